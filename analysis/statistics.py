@@ -3,6 +3,7 @@ and root mean squares."""
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,10 +36,11 @@ def detectable(critical: float, freedom: float) -> float:
     return float(special.nctdtrinc(freedom, 1 - POWER, critical))
 
 
-def critical_t(freedom: float, comparisons: int = 1) -> float:
+def critical_t(freedom: Any, comparisons: int = 1) -> Any:
     """Return half the width, in standard errors, of each of `comparisons` t-intervals. With a
-    probability of at least 95%, all of them hold their true values (Bonferroni)."""
-    return -float(special.stdtrit(freedom, (1 - CONFIDENCE) / 2 / comparisons))
+    probability of at least 95%, all of them hold their true values (Bonferroni). `freedom` is a
+    number or an array."""
+    return -special.stdtrit(freedom, (1 - CONFIDENCE) / 2 / comparisons)
 
 
 def rmse(errors: ArrayLike) -> float:

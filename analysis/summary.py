@@ -10,6 +10,7 @@ import pandas as pd
 
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.verdict.comparison import Comparison, compare, refuse_copies
+from tst_study.analysis.verdict.documents import with_documents
 from tst_study.analysis.verdict.intervals import FEW
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
 from tst_study.analysis.verdict.matched import matched, worth
@@ -125,5 +126,5 @@ def summarise(
     cannot be read, and as `compare` does."""
     refuse_copies(tables)
     questions = tuple(questions_of(tables.roots) if questions is None else questions)
-    comparison = compare(tables.runs, questions, own_rates)
+    comparison = compare(with_documents(tables), questions, own_rates)
     return Summary(tables, comparison, sweeps(tables.runs), questions)

@@ -130,7 +130,10 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
         first = next(rows_of(rows))
         words = [] if heading == family else [named(str(family))]
-        words += [span(rows["seeds"], "seed"), METHODS[first["method"]]]
+        words += [span(rows["seeds"], "seed")]
+        if len(documents := rows["documents"].dropna()):
+            words += [span(documents.astype(int), "held-out document")]
+        words += [METHODS[first["method"]]]
         several = int(rows["comparisons"].max())
         words += [f"intervals hold for all {several} together"] if several > 1 else []
         commits = sorted({item[:7] for item in rows["registered"] if item and pd.notna(item)})
@@ -151,6 +154,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                     "question": named(row["question"]),
                     "gain": gain(row),
                     "verdict": f"{row['verdict']}{_remarks(row)}",
+                    "over seeds and documents": _over_documents(row),
                     "differs": row["differs"],
                     "predicted": _predicted(row) if heading == PLANNED else "",
                     "cost": _cost(row),
@@ -208,6 +212,15 @@ METHODS = {
     "moderated-1": MODERATED,
 }
 """Words for each method of making intervals (`question.Method`)."""
+
+
+def _over_documents(row: Mapping[str, Any]) -> str:
+    """Return the interval over seeds and held-out documents, `[+0.006, +0.018]`; empty where it is
+    not known."""
+    if pd.isna(row.get("documents")):
+        return ""
+    ends = {name: row[f"documents_{name}"] for name in ("low", "high")}
+    return gain({**row, **ends}).partition(" ")[2]
 
 
 def _predicted(row: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from tst_study.analysis.fits.scaling.laws import Base, fit_chinchilla
 from tst_study.analysis.tables.columns import finished
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.decide import Contrast, decide
+from tst_study.analysis.verdict.documents import documents_of
 from tst_study.analysis.verdict.length_curve import speed_up
 from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.errors import UserError
@@ -192,6 +193,25 @@ def _gains(settings: int, random: Random, seeds: int) -> Shown:
         yield row["low"], row["high"], 0.01
 
 
+def _documents(sizes: tuple[float, ...], apart: float, random: Random, seeds: int) -> Shown:
+    """Gain over seeds and held-out documents: 0.01 nats in the mean over all documents there are.
+    `sizes`: the documents' relative numbers of tokens; `apart`: the standard deviation of their
+    gains, in nats. Each run has `NOISE` of its own on each document."""
+    tokens, parts = np.array(sizes), 0.01 + apart * random.standard_normal(len(sizes))
+    luck, blocks = LUCK * random.standard_normal((seeds, 1)), [f"seed {n}" for n in range(seeds)]
+    arms = []
+    for gained in (parts, 0 * parts):
+        own = NOISE * random.standard_normal((seeds, 1)) - gained
+        losses = 3.3 + luck + own + NOISE * random.standard_normal((seeds, len(sizes)))
+        cells = [np.array([loss, tokens]) for loss in losses]
+        means = losses @ tokens / tokens.sum()
+        arms.append(pd.DataFrame({"block": blocks, "loss": means, "documents": cells}))
+    own, against = (pd.Series(arm["loss"].to_numpy(), blocks) for arm in arms)
+    contrast = Contrast("made", own, against, 0, 0, (), documents=documents_of(*arms))
+    for row in decide([contrast]).to_dict("records"):
+        yield row["documents_low"], row["documents_high"], 0.01
+
+
 def _worthwhile(questions: int, random: Random, seeds: int) -> Shown:
     """Upper end of the gain that came out lowest in a family of `questions`, where each is the
     smallest worth having, 0.01 nats. Below that, `no worthwhile gain` is claimed wrongly."""
@@ -235,6 +255,8 @@ def circumstances() -> list[Circumstance]:
     """Return all cases, in the order of the table in `docs/research/coverage.md`."""
     doubled, few = (1, 2, 4, 8), (2, 4, 8, 16)
     far = (200, 1000, 5000)
+    uneven = (11, 2, 6, 10, 2, 3, 1, 14, 1, 3, 4, 1, 12, 3, 2)  # as the second campaign's books
+    many = uneven * 6 + uneven[:10]
     also_one, only_one, no_two = (1, *SEEDS), (1,), SEEDS[1:]
     rows: list[tuple[Any, ...]] = [
         ("multiplier", "4 lengths, each twice the last", partial(_multiplier, doubled)),
@@ -260,6 +282,10 @@ def circumstances() -> list[Circumstance]:
         ("best s", "4 values of s", partial(_optimum, _parabola, bags=few), also_one),
         ("gain", "one setting", partial(_gains, 1)),
         ("gain", "the best of ten settings", partial(_gains, 10)),
+        ("gain, documents", "5 alike", partial(_documents, (1,) * 5, 0.005), no_two),
+        ("gain, documents", "15 of 1 to 14 parts", partial(_documents, uneven, 0.005), no_two),
+        ("gain, documents", "15, all alike in gain", partial(_documents, uneven, 0.0), no_two),
+        ("gain, documents", "100 of 1 to 14 parts", partial(_documents, many, 0.02), no_two),
         ("no worthwhile gain", "one question", partial(_worthwhile, 1), no_two),
         ("no worthwhile gain", "a family of ten", partial(_worthwhile, 10), no_two),
         ("IsoFLOP", "3 budgets", partial(_isoflop, 3), only_one),

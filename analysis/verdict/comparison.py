@@ -8,6 +8,7 @@ from `analysis.verdict.decide`.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -18,7 +19,14 @@ import pandas as pd
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
 from tst_study.analysis.verdict.decide import Contrast, Estimate, decide
-from tst_study.analysis.verdict.planned import asked_contrasts, differences, labelled, uncovered
+from tst_study.analysis.verdict.documents import documents_of
+from tst_study.analysis.verdict.planned import (
+    DIFFER,
+    asked_contrasts,
+    differences,
+    labelled,
+    uncovered,
+)
 from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
@@ -103,7 +111,7 @@ def compare(
     lost = lost[~lost["folder"].isin(beside)]
     tried = labelled(eligible(runs, pilots=True)[0])
     kept, lost = with_rates(kept, lost, tried, questions, own_rates)
-    baselines = list(rows_of(kept[kept["method"] == "baseline"]))
+    baselines = _indexed(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(kept[kept["method"] == "superposition"]):
         partners = _partners(run, baselines)
@@ -219,55 +227,71 @@ def alike(
     return table[np.logical_and.reduce([(table[n] == row[n]) | missing[n] for n in missing])]
 
 
-def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict[str, Any]] | str:
+_NARROWING = ("group", "rate", "eval_set", "seed", "data_seed")
+"""Columns in which a run's baseline agrees with it, beside its FLOPs, in the order in which a
+reason why there is none looks at them."""
+Index = dict[tuple[Any, ...], list[dict[str, Any]]]
+"""Baselines by their cells of the first columns of `_NARROWING`, of any number of these. Without
+cells there is one of each group."""
+
+
+def _cells(run: Mapping[str, Any], names: Iterable[str]) -> tuple[Any, ...]:
+    """Return these cells of a row; missing ones, which as NaN would be unequal, are None."""
+    return tuple(None if pd.isna(run[name]) else run[name] for name in names)
+
+
+def _indexed(baselines: Iterable[dict[str, Any]]) -> Index:
+    index: Index = defaultdict(list)
+    for baseline in baselines:
+        cells = _cells(baseline, _NARROWING)
+        if cells[:1] not in index:
+            index[()].append(baseline)
+        for count in range(1, len(cells) + 1):
+            index[cells[:count]].append(baseline)
+    return index
+
+
+def _partners(run: dict[str, Any], baselines: Index) -> list[dict[str, Any]] | str:
     """Return the baselines to compare a run with: the one of its seed or, if it has no seed, all
     that agree with it in the other columns. If there is none, return the reason."""
-    seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
+    cells = _cells(run, _NARROWING)
+    found = [
+        each
+        for each in baselines.get(cells, ())
+        if math.isclose(each["flops"], run["flops"], rel_tol=TOLERANCE)
+    ]
+    if found:
+        return found if pd.isna(run["seed"]) else found[:1]
+    lacking = [count for count in range(len(cells)) if cells[: count + 1] not in baselines]
+    column = _NARROWING[lacking[0]] if lacking else "flops"
     tokens = run.get("eval_tokens")
     text = run["eval_set"] if pd.isna(tokens) else f"{run['eval_set']}, {int(tokens):,} tokens"
-    rate = (
-        f"at its learning rate {run['learning_rate']:g}; --own-rates compares arms at rates of "
-        "their own, if each has one"
-    )
+    words = {
+        "group": f"of the same data, model, steps, batch and schedule{_nearest(run, baselines)}",
+        "rate": f"at its learning rate {run['learning_rate']:g}; --own-rates compares arms at "
+        "rates of their own, if each has one",
+        "eval_set": f"evaluated on the same held-out text ({text})",
+        "seed": "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}",
+        "data_seed": f"that reads its text in the order of data_seed {run['data_seed']}",
+        "flops": "of equal FLOPs",
+    }
     if pd.isna(run["learning_rate"]):
-        rate = "of unknown learning rate, as its own is; exclude the baseline's other rates"
-    narrowing = (
-        ("group", "of the same data, model, steps, batch and schedule"),
-        ("rate", rate),
-        ("eval_set", f"evaluated on the same held-out text ({text})"),
-        ("flops", "of equal FLOPs"),
-        ("seed", seed),
-        ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
-    )
-    for column, words in narrowing:
-        within = TOLERANCE if column == "flops" else 0.0
-        equal = [each for each in baselines if _equal(each[column], run[column], within)]
-        if not equal:
-            near = _nearest(run, baselines) if column == "group" else ""
-            return f"no finished baseline {words}{near}"
-        baselines = equal
-    return baselines if pd.isna(run["seed"]) else baselines[:1]
+        words["rate"] = (
+            "of unknown learning rate, as its own is; exclude the baseline's other rates"
+        )
+    return f"no finished baseline {words[column]}"
 
 
-def _equal(one: Any, other: Any, within: float = 0.0) -> bool:
-    """Return whether two cells are equal, numbers up to a relative difference; a missing cell is
-    equal to a missing one."""
-    if pd.isna(one) or pd.isna(other):
-        return bool(pd.isna(one) and pd.isna(other))
-    return bool(one == other) or (within > 0 and math.isclose(one, other, rel_tol=within))
-
-
-def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
+def _nearest(run: dict[str, Any], baselines: Index) -> str:
     """Say in which columns the most similar baseline differs, if there is one that does."""
-    shown = ("corpus", "parameters", "steps", "sequences", "sequence_length", "schedule")
-    known = [name for name in shown if name in run]
+    known = [name for name in DIFFER[:-1] if name in run]
     differences = [
         [
             f"{name} {other[name]}, not {run[name]}"
             for name in known
-            if not _equal(other[name], run[name])
+            if _cells(other, [name]) != _cells(run, [name])
         ]
-        for other in baselines
+        for other in baselines.get((), ())
     ]
     nearest = min(filter(None, differences), key=len, default=[])
     return f" (the nearest has {'; '.join(nearest)})" if nearest else ""
@@ -318,8 +342,8 @@ def _settings(
     rows, cells = [], []
     for members, first, name in zip(ordered, firsts, names, strict=True):
         against = alike(baselines, first, SAME)
-        equal = [_equal(flops, first["flops"], TOLERANCE) for flops in against["flops"]]
-        against = against[equal]
+        against = against[np.isclose(against["flops"].astype(float), first["flops"], TOLERANCE, 0)]
+        own = kept[kept["folder"].isin([pair["superposed_folder"] for pair in members])]
         tried = alike(lost, first, SAME[:2])
         of_setting = SuperpositionSetting.of_row(first)
         settings_tried = [SuperpositionSetting.of_row(row) for row in rows_of(tried)]
@@ -336,9 +360,8 @@ def _settings(
             diverged=sum(one == of_setting for one in settings_tried),
             diverged_against=int((tried["method"] == "baseline").sum()),
             run_ids=row["run_ids"],
-            differs=differences(
-                kept[kept["folder"].isin([pair["superposed_folder"] for pair in members])], against
-            ),
+            differs=differences(own, against),
+            documents=documents_of(own, against),
             text=first["data_multiplier"],
             flops=first["flops"] / against["flops"].mean() if of_setting.is_rival else 1.0,
             study=next((one for one in studies if first["superposed_folder"].startswith(one)), ""),
@@ -350,8 +373,7 @@ def _settings(
 
 def _setting(pair: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what the pairs of one setting have in common."""
-    # Two NaN would be two settings.
-    return tuple(None if pd.isna(pair[name]) else pair[name] for name in (*SAME, *SETTING))
+    return _cells(pair, (*SAME, *SETTING))
 
 
 def _decided(

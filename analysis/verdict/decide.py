@@ -19,6 +19,7 @@ import pandas as pd
 from scipy import special
 
 from tst_study.analysis.statistics import critical_t, detectable
+from tst_study.analysis.verdict.documents import Documents
 from tst_study.analysis.verdict.intervals import (
     FEW,
     UNPAIRED,
@@ -83,7 +84,7 @@ def estimates(family: Sequence[Difference], allowed: int, method: Method) -> lis
     """Return the estimates of a family of differences, adjusted for `allowed` comparisons. With the
     method `paired` each has its own variance, otherwise one that is moderated within the family
     (`intervals.moderated`)."""
-    judged = family if method == "paired" else moderated(family)
+    judged = family if method == "paired" else moderated(family, allowed)
     return [_estimate(own, pooled, allowed) for own, pooled in zip(family, judged, strict=True)]
 
 
@@ -145,6 +146,8 @@ class Contrast:
     """The question; None for a contrast that nobody asked about."""
     differs: str = ""
     """In what the arms differ besides superposition."""
+    documents: Documents | None = None
+    """What held-out documents say of the gain, where their losses are known."""
     when: tuple[str, str] = (ALSO_SEEN, "")
     """Its heading, which says when it was asked, and a note (`registration.asked_when`)."""
 
@@ -160,13 +163,15 @@ COLUMNS = (
     *("heading", "family", "question", "primary", "method", "registered", "registered_at", "order"),
     *("against_loss", "loss"),
     *(one.name for one in fields(Estimate)),
+    *("documents", "documents_low", "documents_high"),
     *("diverged", "diverged_against", "text", "flops", "differs", "predicted", "smallest_gain"),
     *("afterwards", *(f"afterwards_{end}" for end in _ENDS), "run_ids"),
 )
 """Columns of the verdicts that `decide` returns. `afterwards` is the verdict by the default method
 where the questions named `paired`, and the columns `afterwards_…` are its gain and interval;
-elsewhere they are None. `registered` is a commit, `registered_at` a time (UTC), `order` a note on
-runs that are older than a planned question."""
+elsewhere they are None. `documents` is the number of held-out documents where there is an interval
+over these and over seeds (`documents_low`, `documents_high`). `registered` is a commit,
+`registered_at` a time (UTC), `order` a note on runs that are older than a planned question."""
 
 
 def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
@@ -216,6 +221,7 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
                     "loss": float(losses[0].mean()),
                     "against_loss": float(losses[1].mean()),
                     **asdict(estimate),
+                    **_over_documents(estimate, contrast.documents),
                     "verdict": _verdict(estimate, contrast),
                     "diverged": contrast.diverged,
                     "diverged_against": contrast.diverged_against,
@@ -231,6 +237,13 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
             )
     rows.sort(key=lambda row: [*HEADINGS, ALSO_SEEN].index(row["heading"]))
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _over_documents(estimate: Estimate, documents: Documents | None) -> dict[str, Any]:
+    if documents is None or estimate.high is None:
+        return {"documents": None, "documents_low": None, "documents_high": None}
+    low, high = documents.ends(estimate.gain, estimate.high, estimate.comparisons)
+    return {"documents": documents.count, "documents_low": low, "documents_high": high}
 
 
 def _registered_at(question: Question) -> str | None:

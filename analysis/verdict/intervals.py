@@ -11,12 +11,14 @@ the family counts for no more.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import scipy
 from scipy import special
+
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.statistics import critical_t
 
 FEWEST_SEEDS = 3
 """Fewest seeds with which an interval is given. With two there is one degree of freedom, and the
@@ -30,10 +32,13 @@ contrast has itself. In a family of n contrasts the limit is (n − 2)/n of that
 the 95% intervals of a family whose arms differ tenfold in spread would hold together in less than
 93% of cases."""
 QUIET, APART = 0.01, 0.1
-"""A contrast is judged alone, without the family, if its deviation is below `APART` times the
-family's median and lower than that of any in a family of equal ones with probability 1 − `QUIET`.
-With a baseline and one arm at a twentieth of the others' deviation, the family would otherwise hold
-together in 92% of cases."""
+"""A contrast says nothing about the family's typical variance if its deviation is below `APART`
+times the median and lower than that of any in a family of equal ones with probability 1 − `QUIET`.
+With a baseline and one arm at a twentieth of the others' deviation, the intervals of the others
+would be too narrow, and the family would hold together in 92% of cases."""
+WIDER = 3.0
+"""No interval is more than this many times as wide as the contrast's own t-interval. With a lower
+limit, quiet contrasts would be missed where every other one is ten times as noisy."""
 UNPAIRED = "unpaired "
 """The beginning of the label (`decide.block`) of a run without a seed."""
 
@@ -87,7 +92,7 @@ def difference(losses: pd.Series, against: pd.Series) -> Difference:
     """Summarise the difference between the losses of two arms, both indexed by `decide.block`.
 
     If the arms share no seed, and both have runs without seeds (`UNPAIRED`), these runs are
-    compared as two samples of unequal variance (Welch, 1947).
+    compared as two samples of unequal variance.
     """
     both = losses.index.intersection(against.index)
     arms = losses, against
@@ -98,72 +103,85 @@ def difference(losses: pd.Series, against: pd.Series) -> Difference:
     gain = float(samples[1].mean() - samples[0].mean())
     if few < 2:
         return Difference(gain, few, math.nan, 0, 1, unpaired=True)
-    parts = [float(sample.var(ddof=1)) / len(sample) for sample in samples]
-    total = sum(parts)
-    spread = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
-    size = 2 / sum(1 / len(sample) for sample in samples)
-    freedom = total**2 / spread if spread else 2 * few - 2
-    return Difference(gain, few, total * size, freedom, size, unpaired=True)
+    variances = np.array([sample.var(ddof=1) for sample in samples])
+    found = two_samples(variances, np.array(list(map(len, samples))))
+    return Difference(gain, few, *map(float, found), unpaired=True)
 
 
-def moderated(family: Sequence[Difference]) -> list[Difference]:
+def two_samples(variances: Floats, counts: Any) -> tuple[Floats, Floats, Floats]:
+    """Return `variance`, `freedom` and `size` of the difference between the means of two samples
+    (Welch, 1947). `variances`, `counts`: those of both samples, shape (…, 2)."""
+    parts = variances / counts
+    total, spread = parts.sum(axis=-1), (parts**2 / (counts - 1)).sum(axis=-1)
+    size = 2 / (1 / counts).sum(axis=-1) + 0 * total
+    with np.errstate(invalid="ignore"):
+        freedom = np.where(spread > 0, total**2 / spread, 2 * counts.min(axis=-1) - 2)
+    return total * size, freedom, size
+
+
+def moderated(family: Sequence[Difference], comparisons: int) -> list[Difference]:
     """Return a family's differences, with moderated variances and degrees of freedom for those that
-    allow an interval (`claims`).
-
-    If fewer than three do, they say nothing about a typical variance, and all stay as they are. So
-    does a contrast that is far quieter than the others (`quiet`): it is a family of its own.
-    """
-    apart = quiet(family)
-    claiming = [c for c, alone in zip(family, apart, strict=True) if c.claims and not alone]
-    count = len(claiming)
-    if count < 3:
-        return list(family)
-    variances, freedoms = zip(*((own.variance, own.freedom) for own in claiming), strict=True)
-    typical, strength = _prior(variances, freedoms)
-    results = []
-    for contrast, alone in zip(family, apart, strict=True):
-        if contrast.claims and not alone:
-            own = contrast.freedom
-            prior = min(strength, FAMILY_SHARE * own * (count - 2) / count)
-            variance = (prior * typical + own * contrast.variance) / (prior + own)
-            contrast = replace(contrast, variance=variance, freedom=prior + own)
-        results.append(contrast)
+    allow an interval (`claims`), whose intervals allow for `comparisons`."""
+    claiming = [place for place, contrast in enumerate(family) if contrast.claims]
+    columns = [[getattr(family[i], name) for i in claiming] for name in _MODERATED]
+    results = list(family)
+    if claiming:
+        own = np.array(columns, float)
+        for place, variance, freedom in zip(claiming, *shared(*own, comparisons), strict=True):
+            new = replace(family[place], variance=float(variance), freedom=float(freedom))
+            results[place] = new
     return results
 
 
-def quiet(family: Sequence[Difference]) -> list[bool]:
-    """Return for each contrast of a family whether it is far quieter than the others (`QUIET`)."""
-    claiming = [contrast for contrast in family if contrast.claims]
-    if len(claiming) < 3:
-        return [False] * len(family)
-    typical = float(np.median([contrast.variance for contrast in claiming]))
-    return [
-        contrast.claims
-        and contrast.variance < APART**2 * typical
-        and float(special.chdtr(contrast.freedom, contrast.freedom * contrast.variance / typical))
-        < QUIET / len(claiming)
-        for contrast in family
-    ]
+_MODERATED = ("variance", "freedom", "size")
 
 
-def _prior(variances: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
-    """Return a family's typical variance, and the degrees of freedom that it is worth as an
-    estimate of a member's variance.
+def shared(
+    variance: Floats, freedom: Floats, size: Floats, comparisons: int
+) -> tuple[Floats, Floats]:
+    """Return the moderated variances and degrees of freedom of families, each of shape
+    (…, contrasts).
 
-    The more alike the members' true variances are, the more degrees of freedom it is worth, and
-    infinitely many if they show no difference. To judge this, the logs of the sample variances are
-    used. They scatter even if the true variances are equal, by an amount that follows from their
-    degrees of freedom. Any further scatter shows how far the true variances differ (Smyth, 2004,
-    section 6.2).
+    The more alike the true variances of a family are, the more degrees of freedom its typical
+    variance is worth as an estimate of each, and infinitely many if they show no difference. To
+    judge this, the logs of the sample variances are used. They scatter even if the true variances
+    are equal, by an amount that follows from their degrees of freedom. Any further scatter shows
+    how far the true variances differ (Smyth, 2004, section 6.2). Contrasts that are far quieter
+    than the others (`QUIET`) are not looked at, unless fewer than three would be left. One or two
+    contrasts say nothing about a typical variance, and stay as they are.
+
+    No interval becomes wider than the widest of the family's own, nor than `WIDER` times its own.
     """
-    half = np.asarray(freedoms) / 2
-    logs = np.log(variances) - special.digamma(half) + np.log(half)
-    scatter = float(logs.var(ddof=1) - special.polygamma(1, half).mean())
-    if scatter < 1e-4:
-        return math.exp(logs.mean()), math.inf
+    if variance.shape[-1] < 3:
+        return variance, freedom
+    middle = np.median(variance, axis=-1, keepdims=True)
+    chance = special.chdtr(freedom, freedom * variance / middle)
+    quiet = (variance < APART**2 * middle) & (chance < QUIET / variance.shape[-1])
+    few = (~quiet).sum(axis=-1, keepdims=True) < 3
+    over: dict[str, Any] = {"axis": -1, "keepdims": True, "where": ~quiet | few}
+    half = freedom / 2
+    logs = np.log(variance) - special.digamma(half) + np.log(half)
+    expected = special.polygamma(1, half).mean(**over)
+    scatter = logs.var(ddof=1, **over) - expected
+    count = np.sum(over["where"], axis=-1, keepdims=True)
+    prior = _inverse_trigamma(np.maximum(scatter, 1e-4))
+    alike = scatter < 1e-4
+    shift = np.where(alike, 0.0, special.digamma(prior) - np.log(prior))
+    typical = np.exp(logs.mean(**over) + shift)
+    strength = np.where(alike, np.inf, 2 * prior)
+    added = np.minimum(strength, FAMILY_SHARE * freedom * (count - 2) / count)
+    pooled = (added * typical + freedom * variance) / (added + freedom)
+    own = critical_t(freedom, comparisons) * np.sqrt(variance / size)
+    wide = critical_t(freedom + added, comparisons) * np.sqrt(pooled / size)
+    limit = np.minimum(WIDER * own, own.max(axis=-1, keepdims=True))
+    return pooled * np.minimum(1.0, limit / wide) ** 2, freedom + added
 
-    def excess(log_half: float) -> float:
-        return float(special.polygamma(1, math.exp(log_half))) - scatter
 
-    prior = math.exp(scipy.optimize.brentq(excess, -20.0, 20.0))
-    return math.exp(logs.mean() + special.digamma(prior) - math.log(prior)), 2 * prior
+def _inverse_trigamma(values: Floats) -> Floats:
+    """Return the numbers whose trigamma is `values`, by Newton's method on its reciprocal, which
+    comes closer from one side in every step (Smyth, 2004, appendix)."""
+    found = 0.5 + 1 / values
+    for _ in range(20):
+        trigamma = special.polygamma(1, found)
+        found = found + trigamma * (1 - trigamma / values) / special.polygamma(2, found)
+    return found

@@ -10,9 +10,9 @@ import pandas as pd
 
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.decide import Contrast, block, paired
-from tst_study.analysis.verdict.question import Question
+from tst_study.analysis.verdict.documents import documents_of
+from tst_study.analysis.verdict.question import Question, declared
 from tst_study.analysis.verdict.registration import asked_when
-from tst_study.config.schema import of_record
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
@@ -59,20 +59,14 @@ def asked_contrasts(
                 asked=question,
                 when=asked_when(question, *everyone),
                 differs=differences(arm_runs, against_runs),
+                documents=documents_of(arm_runs, against_runs),
             )
         )
     return contrasts
 
 
-DIFFER: tuple[str, ...] = (
-    "corpus",
-    "parameters",
-    "steps",
-    "sequences",
-    "sequence_length",
-    "schedule",
-)
-DIFFER += ("learning_rate",)
+DIFFER: tuple[str, ...] = ("corpus", "parameters", "steps", "sequences", "sequence_length")
+DIFFER += ("schedule", "learning_rate")
 """Columns of what arms may differ in besides superposition."""
 
 
@@ -84,7 +78,7 @@ def differences(arm: pd.DataFrame, against: pd.DataFrame) -> str:
     tables = []
     for runs in (arm, against):
         shown = runs[list(DIFFER)].map(_plain)
-        configs = [of_record(json.loads(text)) for text in runs["config"] if isinstance(text, str)]
+        configs = [declared(text) for text in runs["config"] if isinstance(text, str)]
         rest = pd.json_normalize(configs).filter(regex=r"^(optimizer|batch)\.")
         known = [name for name in rest if str(name).partition(".")[2] not in DIFFER]
         tables.append({**_values(shown), **_values(rest[known].map(json.dumps))})

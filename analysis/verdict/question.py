@@ -112,14 +112,15 @@ def _declared(config: Any, key: str) -> Any:
     if key in REMOVED and isinstance(config, str):
         section, name = key.split(".")
         return json.loads(config).get(section, {}).get(name, REMOVED[key])
-    value: Any = _config(config) if isinstance(config, str) else {}
+    value: Any = declared(config) if isinstance(config, str) else {}
     for name in key.split("."):
         value = value.get(name, _ABSENT) if isinstance(value, dict) else _ABSENT
     return value
 
 
 @functools.lru_cache(4096)
-def _config(text: str) -> dict[str, Any]:
+def declared(text: str) -> dict[str, Any]:
+    """Return a run's config, which is JSON text, with today's keys."""
     return of_record(json.loads(text))
 
 

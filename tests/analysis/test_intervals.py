@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from benchmarks.verdict_coverage import MEASURED, RECORD, SPREADS
 from tests.analysis.made_runs import config, write_run
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.decide import Estimate, estimates
-from tst_study.analysis.verdict.intervals import moderated, paired_difference
+from tst_study.analysis.verdict.documents import documents_of
+from tst_study.analysis.verdict.intervals import WIDER, moderated, paired_difference, shared
 from tst_study.errors import UserError
 
-RECORD = Path(__file__).parents[2] / "benchmarks" / "records" / "verdict_coverage.json"
 ROWS = json.loads(RECORD.read_text())
 
 
@@ -130,11 +131,14 @@ def test_a_curve_copied_under_another_seed_is_an_error_that_names_both(tmp_path:
 
 
 def test_the_method_covers_wherever_it_was_simulated() -> None:
+    """Also where seeds are uneven, and where quiet arms stand beside noisy ones."""
     rows = [row for row in ROWS if "moderated" in row]
-    assert {int(row["case"].split()[0]) for row in rows} == {2, 3, 4, 8, 12}
-    assert all(row["made"] >= 2000 for row in rows)
+    assert {int(row["case"].split()[0]) for row in rows} == {2, 3, 4, 8, 12, 20}
+    assert {row["case"].rpartition(", ")[2] for row in rows} == {MEASURED, *SPREADS}
+    assert all(row["made"] >= 10_000 for row in rows)
     assert min(row["moderated"]["coverage"] for row in rows) >= 0.93
     assert max(row["widest, of the widest paired"] for row in rows) <= 1.0
+    assert max(row["widest, of its own paired"] for row in rows) <= WIDER
 
 
 def test_a_spike_elsewhere_widens_an_interval_by_a_tenth_at_most_in_the_median() -> None:
@@ -147,12 +151,78 @@ def test_a_spike_elsewhere_widens_an_interval_by_a_tenth_at_most_in_the_median()
     assert min(eight) > 0.9
 
 
-def test_a_contrast_far_quieter_than_its_family_is_judged_alone() -> None:
-    """Pooling would widen it several times, and narrow the others."""
+@given(st.lists(st.floats(-5, 1), min_size=3, max_size=9), st.integers(3, 20))
+def test_no_interval_is_far_wider_than_its_own_or_wider_than_the_widest(
+    sizes: list[float], most: int
+) -> None:
+    """Whatever the noise of the arms and their numbers of seeds."""
+    random = np.random.default_rng(most)
+    family = [
+        paired_difference(random.standard_normal(3 if place % 2 else most) * 10**size)
+        for place, size in enumerate(sizes)
+    ]
+    own, found = (estimates(family, len(family), name) for name in ("paired", "moderated-1"))
+    assert max(map(width, found)) <= max(map(width, own)) * (1 + 1e-9)
+    assert all(
+        width(new) <= WIDER * width(old) * (1 + 1e-9) for new, old in zip(found, own, strict=True)
+    )
+
+
+def test_a_contrast_far_quieter_than_its_family_narrows_no_other() -> None:
+    """With it, the others' typical variance would be too low."""
     random = np.random.default_rng(0)
     family = [paired_difference(random.standard_normal(4) * size) for size in (0.02, *[1.0] * 8)]
-    alone, *others = moderated(family)
-    assert alone == family[0]
-    assert others == moderated(family[1:])
+    others = moderated(family, 9)[1:]
+    assert others == moderated(family[1:], 9)
     near = [paired_difference(random.standard_normal(4) * size) for size in (0.3, *[1.0] * 8)]
-    assert moderated(near)[0].freedom > near[0].freedom
+    assert moderated(near, 9)[1:] != moderated(near[1:], 9)
+
+
+def test_families_are_moderated_at_once_as_one_by_one() -> None:
+    """The benchmark simulates many families in one call."""
+    random = np.random.default_rng(1)
+    families = [
+        [paired_difference(random.standard_normal(5) * size) for size in (0.01, 1.0, 2.0, 3.0)]
+        for _ in range(3)
+    ]
+    arrays = [
+        np.array([[getattr(one, name) for one in family] for family in families])
+        for name in ("variance", "freedom", "size")
+    ]
+    variance, freedom = shared(*arrays, 4)
+    one_by_one = [moderated(family, 4) for family in families]
+    assert variance.tolist() == [[one.variance for one in family] for family in one_by_one]
+    assert freedom.tolist() == [[one.freedom for one in family] for family in one_by_one]
+
+
+def test_a_gain_over_documents_and_seeds_is_less_certain_than_over_seeds() -> None:
+    """The third campaign's larger pair, fifteen books worth 8.8 equal ones, in a family of two."""
+    tables = read_tables(RECORD.parents[2] / "docs" / "records" / "tuned")
+    table = summarise(tables).verdicts.set_index("question")
+    row = table.loc["output only, 1.07 million weights against the tuned baseline"]
+    assert (row["low"], row["high"]) == pytest.approx((0.0098, 0.0138), abs=1e-4)
+    assert (row["documents_low"], row["documents_high"]) == pytest.approx(
+        (0.0054, 0.0182), abs=1e-4
+    )
+    assert row["documents"] == 15
+
+
+def test_documents_make_an_interval_only_where_all_runs_have_the_same_and_enough() -> None:
+    def arm(tokens: Sequence[float], gain: float = 0.0) -> pd.DataFrame:
+        losses = 3.0 + np.arange(len(tokens)) - gain * np.arange(len(tokens))
+        cells = [np.array([losses + seed, tokens]) for seed in range(3)]
+        return pd.DataFrame({"block": ["a", "b", "c"], "documents": cells})
+
+    found = documents_of(arm([1] * 5, 0.01), arm([1] * 5))
+    assert found is not None
+    assert (found.count, found.freedom) == (5, pytest.approx(4))
+    assert found.error == pytest.approx(0.01 * np.arange(5).std(ddof=1) / 5**0.5)
+    low, high = found.ends(0.02, 0.02, 1)
+    assert (low, high) == pytest.approx(
+        stats.ttest_1samp(0.01 * np.arange(5), 0).confidence_interval()
+    )
+    assert documents_of(arm([1] * 3), arm([1] * 3)) is None
+    assert documents_of(arm([100, 1, 1, 1, 1, 1]), arm([100, 1, 1, 1, 1, 1])) is None
+    assert documents_of(arm([1] * 5), arm([1] * 4 + [2])) is None
+    assert documents_of(arm([1] * 5), arm([1] * 5).assign(documents=None)) is None
+    assert documents_of(arm([1] * 5), arm([1] * 5).drop(columns="documents")) is None
