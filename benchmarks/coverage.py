@@ -38,7 +38,7 @@ RECORD = Path(__file__).parent / "records" / "coverage.csv"
 LUCK = 0.01
 """Standard deviation of the noise that all runs of a seed share, in nats per token. It cancels in a
 paired difference."""
-NOISE = 0.004
+NOISE = 0.002
 """Standard deviation of the noise that each run has alone, in nats per token."""
 LAW = Base(np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37)
 """Chinchilla's law, L(N, D), from which runs of several sizes and lengths are made."""
@@ -46,8 +46,6 @@ EXPONENT = LAW.beta / (LAW.alpha + LAW.beta)
 """The exponent with which, by this law, the optimal size grows with compute."""
 BAGS = (2, 3, 4, 5, 6, 8, 12, 16)
 """The values of s that a simulated curve over s has."""
-NOISE = 0.002
-"""The standard deviation of its losses over seeds, in nats per token."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def _digest(parts: Iterable[pa.Table]) -> str:
     """Return the sha256 of the rows of tables, in Arrow's own format."""
     digest = hashlib.sha256()
     for part in parts:
-        for batch in part.to_batches():
+        for batch in part.to_batches(max_chunksize=1 << 16):  # each is copied whole
             digest.update(batch.serialize())
     return digest.hexdigest()
 

@@ -134,8 +134,12 @@ def patterns(given: Sequence[str]) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _number(text: Any) -> Any:
-    """Return a number, which is much smaller than its text; any other text as it is."""
+_NUMBERS = {"step", "loss", "nats_per_token", "gradient_norm", "learning_rate", "value"}
+"""Groups that hold numbers, which are much smaller than their texts."""
+
+
+def _number(text: str) -> Any:
+    """Return a number; any other text as it is."""
     try:
         return float(text)
     except ValueError:
@@ -156,18 +160,17 @@ def matches(block: str, lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, 
     for start, kind, match in sorted(found, key=lambda one: one[:2]):
         breaks += block.count("\n", last, start)
         last = start
-        row: dict[str, Any] = {k: v for k, v in match.groupdict().items() if v is not None}
+        row: dict[str, Any] = {
+            name: _number(text) if name in _NUMBERS else text
+            for name, text in match.groupdict().items()
+            if text is not None
+        }
         if "row" in row:
             row = dict(ast.literal_eval(row["row"]))
         elif "key" in row:
             row = {row.pop("key"): row.pop("value"), **row}
-        if "step" in row:
-            row["step"] = _number(row["step"])
-            if lines[kind].more and isinstance(row["step"], float):
-                row["step"] += lines[kind].more
-        for name in ("loss", "nats_per_token", "gradient_norm", "learning_rate"):
-            if name in row:
-                row[name] = _number(row[name])
+        if lines[kind].more and isinstance(row.get("step"), float):
+            row["step"] += lines[kind].more
         if "milliseconds" in row:
             row["training_seconds"] = int(row.pop("milliseconds")) / 1000
         yield breaks, row

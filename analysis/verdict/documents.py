@@ -56,9 +56,9 @@ def documents_of(arm: pd.DataFrame, against: pd.DataFrame) -> Documents | None:
     documents than `FEWEST`."""
     if "documents" not in arm or "documents" not in against:
         return None
-    sides = arm, against
+    sides = [arm, against]
     if both := {*arm["block"]} & {*against["block"]}:
-        sides = tuple(side[side["block"].isin(both)] for side in sides)
+        sides = [side[side["block"].isin(both)] for side in sides]
     parts = [list(side["documents"]) for side in sides]
     first = next((part for own in parts for part in own if part is not None), None)
     if first is None or not all(parts):

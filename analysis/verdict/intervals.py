@@ -104,8 +104,8 @@ def difference(losses: pd.Series, against: pd.Series) -> Difference:
     if few < 2:
         return Difference(gain, few, math.nan, 0, 1, unpaired=True)
     variances = np.array([sample.var(ddof=1) for sample in samples])
-    found = two_samples(variances, np.array(list(map(len, samples))))
-    return Difference(gain, few, *map(float, found), unpaired=True)
+    variance, freedom, size = map(float, two_samples(variances, np.array([*map(len, samples)])))
+    return Difference(gain, few, variance, freedom, size, unpaired=True)
 
 
 def two_samples(variances: Floats, counts: Any) -> tuple[Floats, Floats, Floats]:
@@ -122,18 +122,18 @@ def two_samples(variances: Floats, counts: Any) -> tuple[Floats, Floats, Floats]
 def moderated(family: Sequence[Difference], comparisons: int) -> list[Difference]:
     """Return a family's differences, with moderated variances and degrees of freedom for those that
     allow an interval (`claims`), whose intervals allow for `comparisons`."""
-    claiming = [place for place, contrast in enumerate(family) if contrast.claims]
-    columns = [[getattr(family[i], name) for i in claiming] for name in _MODERATED]
-    results = list(family)
-    if claiming:
-        own = np.array(columns, float)
-        for place, variance, freedom in zip(claiming, *shared(*own, comparisons), strict=True):
-            new = replace(family[place], variance=float(variance), freedom=float(freedom))
-            results[place] = new
+    claiming = [contrast for contrast in family if contrast.claims]
+    if not claiming:
+        return list(family)
+    own = np.array([[one.variance, one.freedom, one.size] for one in claiming]).T
+    found = zip(*shared(own[0], own[1], own[2], comparisons), strict=True)
+    results = []
+    for contrast in family:
+        if contrast.claims:
+            variance, freedom = map(float, next(found))
+            contrast = replace(contrast, variance=variance, freedom=freedom)
+        results.append(contrast)
     return results
-
-
-_MODERATED = ("variance", "freedom", "size")
 
 
 def shared(

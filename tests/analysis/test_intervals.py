@@ -3,7 +3,6 @@ shrink. `tests/test_claims.py` computes its intervals a second time."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.decide import Estimate, estimates
 from tst_study.analysis.verdict.documents import documents_of
 from tst_study.analysis.verdict.intervals import WIDER, moderated, paired_difference, shared
-from tst_study.errors import UserError
 
 ROWS = json.loads(RECORD.read_text())
 
@@ -38,15 +36,6 @@ def width(one: Estimate) -> float:
 def gains(seeds: int, arms: int, seed: int = 0) -> list[list[float]]:
     made = np.random.default_rng(seed).normal(0.0, 0.005, (arms, seeds))
     return [list(map(float, one)) for one in made]
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(3, 12), st.integers(3, 30))
-def test_no_interval_is_wider_than_the_widest_of_plain_paired_tests(
-    seed: int, seeds: int, arms: int
-) -> None:
-    family = gains(seeds, arms, seed)
-    plain = estimates(list(map(paired_difference, family)), arms, "paired")
-    assert max(map(width, judged(family))) <= max(map(width, plain)) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -113,21 +102,6 @@ def test_runs_without_seeds_are_compared_with_every_baseline_and_named_unpaired(
     mixed.loc[mixed["method"] == "superposition", "seed"] = pd.NA
     (reason,) = set(compare(mixed).excluded["reason"])
     assert reason == "no finished baseline without a seed"
-
-
-def test_a_curve_copied_under_another_seed_is_an_error_that_names_both(tmp_path: Path) -> None:
-    for seed in range(3):
-        write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
-    tables = read_tables(tmp_path)
-    folders = list(tables.runs["folder"])
-    steps = np.arange(1, 6)
-    curves = pd.concat(
-        pd.DataFrame({"folder": one, "step": steps, "loss": 5.0 / steps + 0.1 * (i % 2)})
-        for i, one in enumerate(folders)
-    )
-    first, _, third = tables.runs["run_id"]
-    with pytest.raises(UserError, match=rf"runs '{first}' and '{third}': seeds 0 and 2, but the"):
-        summarise(replace(tables, curves=curves))
 
 
 def test_the_method_covers_wherever_it_was_simulated() -> None:
