@@ -143,9 +143,8 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
         (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 9),
         (FINDINGS, 38),
         (CAMPAIGNS.partition("### The pilot sweep")[2].partition("### Predictions")[0], 2),
-        (TITLES, 3),
     ],
-    ids=["README", "findings", "pilot sweep", "titles and captions"],
+    ids=["README", "findings", "pilot sweep"],
 )
 def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int) -> None:
     every = computed()

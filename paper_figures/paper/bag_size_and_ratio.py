@@ -285,11 +285,18 @@ def _figure(data: pd.DataFrame, fitted: pd.DataFrame, scales: Mapping[str, str])
 def _draw_curves(axes: Axes, data: pd.DataFrame, fitted: pd.DataFrame, title: str) -> None:
     """Draw a curve over s for each r, beginning at the baseline (s = 1), and the optimum of each
     curve."""
+    import seaborn as sns  # its import takes half a second, which other pictures need not pay
+
     level, keys = float(data["baseline"].iloc[0]), {}
+    ratios = sorted(data["step_ratio"].unique())
+    colours = {ratio: ratio_colour(float(ratio)) for ratio in ratios}
+    starts = pd.DataFrame({"step_ratio": ratios, "bag_size": 1, "loss": level})
+    curves = pd.concat([starts, data[["step_ratio", "bag_size", "loss"]]])
+    look: Look = {"lw": 1.1, "marker": "o", "ms": 2.5, "mew": 0, "estimator": None}
+    names: Look = {"x": "bag_size", "y": "loss", "hue": "step_ratio", "hue_order": ratios}
+    sns.lineplot(curves, **names, palette=colours, legend=False, ax=axes, **look)
     for ratio, rows in data.groupby("step_ratio"):
-        colour = ratio_colour(float(rows["step_ratio"].iloc[0]))
-        curve = [1, *rows["bag_size"]], [level, *rows["loss"]]
-        axes.plot(*curve, "o-", color=colour, lw=1.1, ms=2.5, mew=0)
+        colour = colours[ratio]
         axes.vlines(rows["bag_size"], rows["low"], rows["high"], color=colour, lw=0.8)
         keys[f"r = {ratio:.3g}"] = {"color": colour, "linestyle": "-"}
     axes.plot(1, level, BASELINE.marker, color=BASELINE.colour, ms=5, label="_arm baseline")
