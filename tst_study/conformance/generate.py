@@ -6,17 +6,20 @@ which are checked against it.
 
 What a case gives stands in `cases.json`, and this computes all answers anew: those of the right
 `Reading`, of normalisations that are right, too, and of the usual mistakes. A new case is what it
-gives, appended there; a change of an old one needs another `cases_version`.
+gives, appended there, and a further mistake only adds answers; a change of what a case gives, or
+calls right, needs another `cases_version`.
 """
 
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from tst_study.conformance.judging import CASES
+from tst_study.conformance.judging import CASES, train
 
 IGNORE = -100
 
@@ -27,13 +30,18 @@ class Reading:
 
     bag: str = "mean"
     """What a position reads: the `mean` of the tokens of its document, their `sum`, or a mean
-    `across` documents; the mean `with padding`, or with padding as vectors of `zeros`."""
+    `across` documents or of `strided` tokens (`reshape(B, s, L)`); the mean `with padding`, or with
+    padding as vectors of `zeros`."""
+    empty: str = "mean"
+    """What a bag of padding alone reads: the `mean` of its vectors, or `zeros`."""
+    whose: int = -1
+    """The token whose document a bag of several takes: its last (-1) or first (0) real one."""
     begins: str = "next bag"
     """Where its targets begin: at the `next bag`, the `same bag` (of which the `same labels` lack
-    the first token), the next `token`, or one bag too far (`second bag`)."""
+    the first token), the next `token`, or one bag (`second bag`) or `one token` too far."""
     targets: str = "bag"
-    """The whole `bag`, its `first` token alone, or a bag `across` documents; or one target for each
-    position from the `flat` row of all bags."""
+    """The whole `bag`, its `first` token alone, a bag `across` documents or a `strided` one; or one
+    target for each position from the `flat` row of all bags."""
     mean: str = "offsets"
     """Over the valid targets at each offset, then over offsets; over all `targets` together; or
     over all with `ignored` ones, as zeros."""
@@ -47,6 +55,10 @@ NORMALISATIONS: dict[str, dict[str, Any]] = {
     "the mean over all targets": {"mean": "targets"},
     "the last bag dropped": {"drops_last": True},
     "the last bag dropped and the mean over all targets": {"mean": "targets", "drops_last": True},
+}
+NORMALISATIONS |= {
+    "a bag of padding alone as zeros" + words: {**changes, "empty": "zeros"}
+    for words, changes in [("", {}), *((f" and {w}", c) for w, c in NORMALISATIONS.items())]
 }
 MISTAKES = {
     "divided by s twice": [Reading(power=-1)],
@@ -63,17 +75,27 @@ MISTAKES = {
         Reading(targets="across"),
         Reading(bag="across"),
     ],
+    "targets one token off": [Reading(begins="one token")],
+    "strided bags": [
+        Reading(bag="strided"),
+        Reading(targets="strided"),
+        Reading(bag="strided", targets="strided"),
+        Reading(bag="strided", targets="strided", begins="token"),
+    ],
+    "the first token's document": [Reading(whose=0)],
 }
 OF_PADDING = ("with padding", "zeros")
 ANSWERS = "right", "normalisations", "mistakes"
 Case = dict[str, Any]
 
 
-def bags(case: Case, reading: Reading) -> list[list[tuple[list[int], int, list[int]]]]:
+def bags(case: Case, reading: Reading) -> list[list[tuple[list[int], float, list[int]]]]:
     """Return, for each row and position, the tokens that it reads, the number by which their sum is
     divided, and its targets in their order, `IGNORE` where there is none."""
     size, mode = case["bag_size"], case["mode"]
     stride, rows = 1 if mode == "output_only" else size, []
+    ahead = {"next bag": stride, "second bag": stride + size, "one token": stride + 1, "token": 1}
+    ahead |= {"same bag": 0, "same labels": 0}
     only_one = mode == "input_only" or reading.targets in ("first", "flat")
     for b, (ids, labels) in enumerate(zip(case["ids"], case["labels"], strict=True)):
         document = case["documents"][b] if "documents" in case else [0] * len(ids)
@@ -81,25 +103,24 @@ def bags(case: Case, reading: Reading) -> list[list[tuple[list[int], int, list[i
         row, last = [], len(ids) // stride - 1
         for k in range(last + 1):
             read = range(k * stride, (k + 1) * stride)
-            real = [j for j in read if not padding[j]] or list(read)
-            own = document[real[-1]]
+            bag = range(k, len(ids), last + 1) if reading.bag == "strided" else read
+            real = [j for j in bag if not padding[j]] or list(bag)
+            own = document[real[reading.whose]]
             member = [j for j in real if reading.bag == "across" or document[j] == own]
             member = list(read) if reading.bag == "with padding" else member
-            begin = {
-                "next bag": read.stop,
-                "same bag": read.start,
-                "same labels": read.start,
-                "token": read.start + 1,
-                "second bag": read.stop + size,
-            }[reading.begins]
-            begin = stride + k if reading.targets == "flat" else begin
+            begin = read.start + ahead[reading.begins]
+            begin -= read.start - k if reading.targets in ("flat", "strided") else 0
+            step = last + 1 if reading.targets == "strided" else 1
             targets = []
-            for j in range(begin, begin + (1 if only_one else size)):  # raw token j is label j - 1
+            for i in range(1 if only_one else size):
+                j = begin + i * step  # raw token j is label j - 1
                 before = ids[0] if reading.begins == "same bag" else IGNORE
                 target = IGNORE if j > len(ids) else labels[j - 1] if j else before
                 crosses = j < len(ids) and document[j] != own and reading.targets != "across"
                 targets.append(IGNORE if crosses or (reading.drops_last and k == last) else target)
             parts = {"sum": 1, "zeros": stride}.get(reading.bag, len(member))
+            if reading.empty == "zeros" and all(padding[j] for j in bag):
+                parts = math.inf  # which makes zeros of the vectors and of their gradients
             row.append(([ids[j] for j in member], parts, targets))
         rows.append(row)
     return rows
@@ -144,33 +165,22 @@ def evaluate(case: Case, table: np.ndarray, head: np.ndarray, reading: Reading) 
     }
 
 
-def train(
-    case: Case, table: np.ndarray, head: np.ndarray, reading: Reading, everywhere: bool
-) -> Case:
-    """Train both phases by gradient descent; return the loss of each step. The reading is that of
-    the superposed steps, and of the others only if it is `everywhere`."""
-    losses = []
-    for number, step in enumerate(case["batches"]):
-        superposed = number < case["superposed_steps"]
-        now = {**step, "bag_size": case["bag_size"] if superposed else 1, "mode": "full"}
-        found = evaluate(now, table, head, reading if superposed or everywhere else Reading())
-        table = table - case["learning_rate"] * found["grad_embedding"]
-        head = head - case["learning_rate"] * found["grad_head"]
-        losses.append(found["loss"])
-    return {"losses": losses}
-
-
 def answers(case: Case, table: np.ndarray, head: np.ndarray) -> Case:
     """Return what is `right` in a case, in which `normalisations` it is right, too, and what the
     usual `mistakes` print. What prints the same as something before it is left out."""
     known: list[np.ndarray] = []
+    key = "losses" if "batches" in case else "loss"
 
     def new(reading: Reading, everywhere: bool = False) -> Case | None:
+        def step(batch: Case, table: np.ndarray, head: np.ndarray) -> Case:
+            meant = everywhere or batch["bag_size"] > 1
+            return evaluate(batch, table, head, reading if meant else Reading())
+
         if "batches" in case:
-            found = train(case, table, head, reading, everywhere)
+            found = {"losses": train(case, table, head, step)}
         else:
             found = evaluate(case, table, head, reading)
-        printed = np.array(found.get("losses", found.get("loss")))
+        printed = np.array(found[key])
         nearest = min((np.abs(printed - each).max() for each in known), default=1.0)
         known.append(printed)
         assert nearest < 1e-9 or nearest > 1e-4, f"{reading}: too close to another reading"
@@ -183,24 +193,20 @@ def answers(case: Case, table: np.ndarray, head: np.ndarray) -> Case:
         first = case["superposed_steps"]
         right |= {"superposed_steps": first, "tokens": [sum(read[:first]), sum(read[first:])]}
     normalisations: dict[str, Case] = {}
-    for words, changes in NORMALISATIONS.items():
-        for everywhere in (False, True):
-            if found := new(replace(Reading(), **changes), everywhere):
-                kept = {k: v for k, v in found.items() if k not in ("bag_embedding", "targets")}
-                normalisations[words + ", in both phases" * everywhere] = kept
+    for (words, changes), everywhere in product(NORMALISATIONS.items(), (False, True)):
+        if found := new(replace(Reading(), **changes), everywhere):
+            same = [k for k in found if np.array_equal(found[k], right[k])]
+            kept = {k: v for k, v in found.items() if k not in (*same, "targets")}
+            normalisations[words + ", in both phases" * everywhere] = kept
     mistakes: dict[str, list[Any]] = {}
     for words, readings in MISTAKES.items():
-        variants = [
-            replace(reading, **changes)
-            for reading in readings
-            for changes in ({}, *NORMALISATIONS.values())
-            if not (changes and reading.mean == "ignored")
-            and (reading.bag not in OF_PADDING or "padding" in case)
-        ]
-        for everywhere in (False, True):
-            for found in (new(reading, everywhere) for reading in variants):
-                if found:
-                    mistakes.setdefault(words, []).append(found.get("losses", found.get("loss")))
+        variants = product((False, True), readings, ({}, *NORMALISATIONS.values()))
+        for everywhere, reading, changes in variants:
+            of_padding = reading.bag in OF_PADDING and "padding" not in case
+            if of_padding or (changes.keys() - {"empty"} and reading.mean == "ignored"):
+                continue
+            if found := new(replace(reading, **changes), everywhere):
+                mistakes.setdefault(words, []).append(found[key])
     return dict(zip(ANSWERS, (right, normalisations, mistakes), strict=True))
 
 

@@ -1,11 +1,12 @@
 """Judges answers to the cases: right, right in another normalisation, or which mistake it is."""
 
-import inspect
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,16 @@ from tst_study.errors import UserError, first_line, one_of
 
 OPTIONAL = {"embed": ("padding", "documents"), "loss": ("mode", "weights", "documents")}
 """The parameters beyond the first three that functions of others may have."""
+LINES = {
+    "mistake": "mistake: {words} ({cases}): {mend}",
+    "wrong": "wrong: {cases}: {words}",
+    "normalisation": "right up to normalisation: {words} ({cases})",
+    "right": "right: {cases}",
+}
+RETURNED = {
+    "embed": (3, "one array of (B, L, d)"),
+    "loss": (0, "the loss alone, a scalar; gradients in numpy are judged by judge(answers)"),
+}
 CASES = Path(__file__).with_name("cases.json")
 TOLERANCE = 1e-5
 """Relative error that float32 is allowed. The readings of a case are at least ten times further
@@ -32,6 +43,10 @@ MENDS = {
     "padding counted": "leave padding out of the mean of its bag, and ignored labels out of the "
     "number that the loss is divided by",
     "across documents": "neither a bag nor a target may cross from its document into another",
+    "targets one token off": "the labels are shifted by one already: shift them by s − 1 more, not "
+    "by s",
+    "strided bags": "a bag is s neighbouring tokens: reshape to (B, L, s), not to (B, s, L)",
+    "the first token's document": "a bag of several documents belongs to its last token's",
 }
 
 
@@ -59,13 +74,14 @@ def cases() -> dict[str, Any]:
 def judge(answers: Mapping[str, Mapping[str, Any]]) -> Verdict:
     """Judge answers: `{case: {"loss": …, "grad_embedding": …, "grad_head": …}}`, also
     `bag_embedding`; for the case `switch`, `losses`, `superposed_steps` and `tokens`. What is
-    missing is not judged.
+    missing is not judged, and the verdict says so.
 
     Raises UserError for a case or key that does not exist, or an answer that is no number.
     """
     known, found = cases(), {}
     if not isinstance(answers, Mapping) or not answers:
         raise UserError(f"no answers: give an object with some of {', '.join(known)}")
+    counts: Counter[str] = Counter()
     for name, answer in answers.items():
         one_of(name, known, "case")
         if not isinstance(answer, Mapping) or not answer:
@@ -73,7 +89,17 @@ def judge(answers: Mapping[str, Mapping[str, Any]]) -> Verdict:
         for key in answer:
             one_of(key, _keys(known[name]), "key", f" of {name}")
         found[name] = _judge_case(known[name], {k: _array(name, k, v) for k, v in answer.items()})
-    return _verdict(found, [name for name in known if name not in answers])
+        counts.update({key: key in answer for key in _keys(known[name])})
+    # With one token in a bag these two are the same, and the other cases say which is meant.
+    one_token = ("mistake", "targets one token off")
+    if found.get("one") == ("mistake", "off by a bag") and one_token in found.values():
+        found["one"] = one_token
+    seen = ", ".join(f"{key} in {count}" for key, count in counts.items() if count)
+    lines = [f"judged: {len(found)} of {len(known)} cases ({seen})"]
+    missing = [key for key, count in counts.items() if not count]
+    if other := [name for name in known if name not in found]:
+        missing.append(f"the cases {', '.join(other)}")
+    return _verdict(found, lines + [f"not judged: {', '.join(missing)}"] * bool(missing))
 
 
 def judge_file(path: Path) -> Verdict:
@@ -98,72 +124,59 @@ def _array(name: str, key: str, value: Any) -> np.ndarray:
 def _judge_case(case: Mapping[str, Any], answer: Mapping[str, np.ndarray]) -> tuple[str, str]:
     """Return the kind (`right`, `normalisation`, `mistake` or `wrong`) and its words."""
     right, key = case["right"], "losses" if "batches" in case else "loss"
-    kind, words, expected = "right", "", right
-    for other in sorted(_keys(case)):
-        if other in answer and answer[other].shape != np.shape(right[other]):
-            shapes = f"{answer[other].shape}, not {np.shape(right[other])}"
-            return "wrong", f"{other} has the shape {shapes}"
-    for count in ("superposed_steps", "tokens"):
-        if count in answer and not np.array_equal(answer[count], right[count]):
-            return "wrong", f"{count}: {answer[count].astype(int).tolist()}, not {right[count]}"
-    if key in answer and not _same(answer[key], right[key]):
-        value = answer[key]
-        for name, reading in case["normalisations"].items():
-            if _same(value, reading[key]):
-                kind, words, expected = "normalisation", name, reading
-        for name, losses in case["mistakes"].items():
-            if kind == "right" and any(_same(value, loss) for loss in losses):
-                return "mistake", name
-        if kind == "right":
-            factor = np.ravel(value / np.asarray(right[key]))[0]
-            if _scaled(answer, right, factor):
-                return "wrong", f"all is {factor:.6g} times what is right, which changes each step"
-            shown = f"{np.ravel(value)[0]:.6f}, not {np.ravel(right[key])[0]:.6f}"
-            return "wrong", f"{key} {shown}: none of the usual mistakes"
-    elif "bag_embedding" in answer and not _same(answer["bag_embedding"], right["bag_embedding"]):
-        if _same(answer["bag_embedding"], case["bag_size"] * np.asarray(right["bag_embedding"])):
+    readings = {("right", ""): right}
+    for name, changes in case["normalisations"].items():
+        readings["normalisation", name] = {**right, **changes}
+    for verdict, reading in readings.items():
+        if all(_same(value, reading[each]) for each, value in answer.items()):
+            return verdict
+    for each, value in sorted(answer.items()):
+        if value.shape != np.shape(right[each]):
+            return "wrong", f"{each} has the shape {value.shape}, not {np.shape(right[each])}"
+        if each in ("superposed_steps", "tokens") and not _same(value, right[each]):
+            return "wrong", f"{each}: {value.astype(int).tolist()}, not {right[each]}"
+    loss = answer.get(key, np.asarray(right[key]))
+    for name, losses in case["mistakes"].items():
+        if any(_same(loss, each) for each in losses):
+            return "mistake", name
+    expected = next((each for each in readings.values() if _same(loss, each[key])), None)
+    bags, meant = answer.get("bag_embedding"), [expected] if expected else readings.values()
+    if bags is not None and not any(_same(bags, each["bag_embedding"]) for each in meant):
+        if _same(bags, case["bag_size"] * np.asarray(right["bag_embedding"])):
             return "mistake", "embeddings summed"
         return "wrong", "bag_embedding is not the mean of each bag's embeddings"
-    for gradient in ("grad_embedding", "grad_head"):
-        if gradient in answer and gradient in expected:
-            true = np.asarray(expected[gradient])
-            if not _same(answer[gradient], true):
-                factor = float((answer[gradient] * true).sum() / (true * true).sum())
-                how = f"is {factor:.6g} times what is right"
-                how = how if _same(answer[gradient], factor * true) else "is another gradient"
-                return "wrong", f"the loss is right, but {gradient} {how}"
-    return kind, words
+    factors = []
+    for gradient in [each for each in ("grad_embedding", "grad_head") if each in answer]:
+        value, true = answer[gradient], np.asarray((expected or right)[gradient])
+        factor = float((value * true).sum() / (true * true).sum())
+        factors.append(factor if _same(value, factor * true) else math.nan)
+        if expected and not _same(value, true):
+            times = f"{factor:.6g} times what is right"
+            how = "another gradient" if math.isnan(factors[-1]) else times
+            return "wrong", f"the loss is right, but {gradient} is {how}"
+    factor = np.ravel(loss / np.asarray(right[key]))[0]
+    if factors and np.allclose(factors, factor, rtol=TOLERANCE):
+        return "wrong", f"all is {factor:.6g} times what is right, which changes each step"
+    shown = f"{np.ravel(loss)[0]:.6f}, not {np.ravel(right[key])[0]:.6f}"
+    return "wrong", f"{key} {shown}: none of the usual mistakes"
 
 
 def _same(value: Any, expected: Any) -> bool:
     value, expected = np.asarray(value, dtype=float), np.asarray(expected, dtype=float)
+    if value.shape != expected.shape:
+        return False
     error = np.abs(value - expected).max()
     return bool(error <= TOLERANCE * max(1.0, np.abs(expected).max()))
 
 
-def _scaled(answer: Mapping[str, np.ndarray], right: Mapping[str, Any], factor: float) -> bool:
-    gradients = [key for key in ("grad_embedding", "grad_head") if key in answer]
-    scaled = (_same(answer[key], factor * np.asarray(right[key])) for key in gradients)
-    return bool(gradients) and math.isfinite(factor) and all(scaled)
-
-
-def _verdict(found: Mapping[str, tuple[str, str]], missing: list[str]) -> Verdict:
-    of_kind = {kind: {n: w for n, (k, w) in found.items() if k == kind} for kind in
-               ("mistake", "wrong", "normalisation", "right")}  # fmt: skip
+def _verdict(found: Mapping[str, tuple[str, str]], judged: list[str]) -> Verdict:
     lines = []
-    for words in dict.fromkeys(of_kind["mistake"].values()):
-        where = ", ".join(name for name, its in of_kind["mistake"].items() if its == words)
-        lines.append(f"mistake: {words} ({where}): {MENDS[words]}")
-    lines += [f"wrong: {name}: {words}" for name, words in of_kind["wrong"].items()]
-    right = not lines
-    for words in dict.fromkeys(of_kind["normalisation"].values()):
-        where = ", ".join(name for name, its in of_kind["normalisation"].items() if its == words)
-        lines.append(f"right up to normalisation: {words} ({where})")
-    if of_kind["right"]:
-        lines.append(f"right: {', '.join(of_kind['right'])}")
-    if missing:
-        lines.append(f"not judged: {', '.join(missing)}")
-    return Verdict(right, tuple(lines))
+    for kind, line in LINES.items():
+        for words in dict.fromkeys(words for its, words in found.values() if its == kind):
+            names = ", ".join(name for name, its in found.items() if its == (kind, words))
+            lines.append(line.format(words=words, cases=names, mend=MENDS.get(words)))
+    right = all(kind in ("normalisation", "right") for kind, _ in found.values())
+    return Verdict(right, (*lines, *judged))
 
 
 def check(
@@ -185,38 +198,48 @@ def check(
         my_embed: `my_embed(table[V, d], ids[B, s·L], s)`, (B, L, d).
         array: makes an array of the functions' framework from numpy's float64 and int64. By default
             they get numpy's arrays, or torch's if these fail and torch is loaded.
+
+    Raises UserError if a function returns something else, such as a loss with its gradients.
     """
     torch = sys.modules.get("torch")
     if array is not None or torch is None:
         return judge(_answers(my_loss, my_embed, array or np.asarray))
     try:
         return judge(_answers(my_loss, my_embed, np.asarray))
+    except UserError:
+        raise
     except Exception:
         return judge(_answers(my_loss, my_embed, torch.as_tensor))
 
 
+def _returned(function: str, value: Any) -> Any:
+    dimensions, words = RETURNED[function]
+    shape = getattr(value, "shape", ())
+    if isinstance(value, tuple | list) or len(shape) != dimensions:
+        what = f"an array of {tuple(shape)}" if len(shape) else f"a {type(value).__name__}"
+        raise UserError(f"my_{function} returned {what}: return {words}")
+    return value
+
+
 def _answers(my_loss: Any, my_embed: Any, array: Callable[[Any], Any]) -> dict[str, dict[str, Any]]:
-    functions = {"loss": my_loss, "embed": my_embed}
-    takes = {name: inspect.signature(f).parameters for name, f in functions.items()}
+    takes = {"embed": signature(my_embed).parameters, "loss": signature(my_loss).parameters}
     answers: dict[str, dict[str, Any]] = {}
 
-    def step(case: Mapping[str, Any], table: Any, head: Any, size: int) -> dict[str, Any]:
-        more = {"mode": case.get("mode", "full"), "weights": case.get("weights")}
+    def step(case: Mapping[str, Any], table: Any, head: Any) -> dict[str, Any]:
+        size, output_only = case["bag_size"], case["mode"] == "output_only"
+        more = {"mode": case["mode"], "weights": case.get("weights")}
         for key in ("padding", "documents"):
             more[key] = array(np.asarray(case[key])) if key in case else None
-        of_embed, of_loss = (
-            {key: more[key] for key in OPTIONAL[f] if key in takes[f]} for f in ("embed", "loss")
-        )
+        own = {f: {k: more[k] for k in names if k in takes[f]} for f, names in OPTIONAL.items()}
         weights = [array(np.array(each, dtype=float)) for each in (table, head)]
-        learns = all(hasattr(each, "requires_grad_") for each in weights)
-        if learns:
-            weights = [each.requires_grad_() for each in weights]
-        read = 1 if case.get("mode") == "output_only" else size
+        for each in weights:
+            getattr(each, "requires_grad_", bool)()
         ids, labels = (array(np.asarray(case[key])) for key in ("ids", "labels"))
-        hidden = my_embed(weights[0], ids, read, **of_embed)
-        loss = my_loss(hidden @ weights[1], labels, size, **of_loss)
+        hidden = my_embed(weights[0], ids, 1 if output_only else size, **own["embed"])
+        hidden = _returned("embed", hidden)
+        loss = _returned("loss", my_loss(hidden @ weights[1], labels, size, **own["loss"]))
         values = {"loss": loss, "bag_embedding": hidden}
-        if learns:
+        if getattr(loss, "requires_grad", False):
             loss.backward()
             values |= {"grad_embedding": weights[0].grad, "grad_head": weights[1].grad}
         return {key: np.array(getattr(v, "detach", lambda v=v: v)()) for key, v in values.items()}
@@ -226,18 +249,20 @@ def _answers(my_loss: Any, my_embed: Any, array: Callable[[Any], Any]) -> dict[s
         if any(set(OPTIONAL[f]) & special - set(takes[f]) for f in OPTIONAL):
             continue
         if "batches" not in case:
-            answers[name] = step(case, case["embedding"], case["head"], case["bag_size"])
-            continue
-        table, head = (np.asarray(case[key]) for key in ("embedding", "head"))
-        losses = []
-        for number, batch in enumerate(case["batches"]):
-            size = case["bag_size"] if number < case["superposed_steps"] else 1
-            found = step(batch, table, head, size)
-            if "grad_head" not in found:
-                break
-            table = table - case["learning_rate"] * found["grad_embedding"]
-            head = head - case["learning_rate"] * found["grad_head"]
-            losses.append(found["loss"])
-        else:
-            answers[name] = {"losses": losses}
+            answers[name] = step(case, case["embedding"], case["head"])
+        elif "grad_head" in answers["plain"]:
+            answers[name] = {"losses": train(case, case["embedding"], case["head"], step)}
     return answers
+
+
+def train(case: Mapping[str, Any], table: Any, head: Any, step: Callable[..., Any]) -> list[Any]:
+    """Train both phases by gradient descent and return the loss of each step. `step(case, table,
+    head)` returns the loss and the gradients of a case: a batch with its `bag_size` and `mode`."""
+    losses = []
+    for number, batch in enumerate(case["batches"]):
+        size = case["bag_size"] if number < case["superposed_steps"] else 1
+        found = step({**batch, "bag_size": size, "mode": "full"}, table, head)
+        table = table - case["learning_rate"] * found["grad_embedding"]
+        head = head - case["learning_rate"] * found["grad_head"]
+        losses.append(found["loss"])
+    return losses
