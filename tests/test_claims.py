@@ -271,7 +271,7 @@ def test_what_does_the_work() -> None:
     assert numbers(r"(\d+) of the (\d+) predicted", FINDINGS) == [str(held.sum()), str(len(held))]
     deviations = found.arms.set_index("arm")["deviation"]
     assert numbers(
-        r"baselines deviate by (\S+) over.* The plain method's runs deviate by (\S+) ", FINDINGS
+        r"baselines deviate by (\S+) over.* Runs of plain superposition deviate by (\S+) ", FINDINGS
     ) == shown(deviations["baseline"], deviations["superposition"], digits=4)
     least = once["smallest_detectable"][once["family"] != "superposition against its parts"]
     assert numbers(
