@@ -282,12 +282,13 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.state.collect import keep_existing
+    from tst_study.experiments.state.collect import keep_existing, mark_left
 
     if not options.dry:
         study.keep_files()
         keep_existing(study)
         register(study.folder, study.questions, study.files, study.asks, study.recorded)
+        mark_left(study)
     status = launcher_of(launcher, options).submit(study, *wanted)
     planner = Planner(study, unprepared=options.dry)
     dead_ends = planner.dead_ends()

@@ -3,7 +3,6 @@ missing runs. With `--keep`, also an archive of the runs that are over, which is
 git."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from tst_study.analysis.tables.eligible import SAME_LOSS
@@ -34,8 +33,7 @@ def collect(root: Path, rows: Sequence[StatusRow], study: Study | None = None) -
 
     check_holds_runs(root)
     if study is not None:
-        with suppress(UserError):  # without the text, no run can be recognised
-            _mark_left(root, left_runs(study))
+        mark_left(study)
     over = [row for row in rows if row.state in FINAL_STATES]
     missing = [row for row in rows if row.state not in FINAL_STATES]
     report = root / "report"
@@ -104,8 +102,15 @@ def keep_existing(study: Study) -> None:
         add_to_archive(study.folder / "existing", once, lambda folder: None)
 
 
-def _mark_left(root: Path, left: Sequence[Path]) -> None:
-    path = root / NO_LONGER_ASKED
+def mark_left(study: Study) -> None:
+    """Write a list of the runs that the study does not ask for any more, so that nobody who reads
+    its folder judges them. While the study's text is missing, no run can be recognised, and nothing
+    is written."""
+    try:
+        left = left_runs(study)
+    except UserError:
+        return
+    path = study.folder / NO_LONGER_ASKED
     if left or path.exists():
         reason = "the study's file no longer asks for it"
         lines = ["run,reason", *(f"{folder.name},{reason}" for folder in left)]

@@ -12,11 +12,13 @@ from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import read_questions, register
 from tst_study.config.identity import fingerprint
-from tst_study.config.schema import Config
+from tst_study.config.schema import Config, to_toml
 from tst_study.cost.compute import count_flops
+from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planner import Planner, prepare
-from tst_study.experiments.state.collect import keep_existing
+from tst_study.experiments.run_process import config_path
+from tst_study.experiments.state.collect import keep_existing, mark_left
 from tst_study.experiments.studies.catalogue import GRIDS, load
 from tst_study.experiments.study import Study
 
@@ -407,3 +409,26 @@ def test_a_run_that_two_archives_hold_is_kept_once(tmp_path: Path) -> None:
     add_to_archive(tmp_path / "other", dataclasses.replace(archive, runs=other))
     with pytest.raises(UserError, match=r"one run with two results, .*; keep the archive of one"):
         keep_existing(load("batch", runs=tmp_path / "again", recorded=tmp_path / "other"))
+
+
+def test_runs_that_a_changed_file_asks_for_no_more_are_listed_until_it_asks_again(
+    tmp_path: Path,
+) -> None:
+    generate(tmp_path / "prepared/ours", 20_000, 4_000, LanguageParameters(words=64, classes=8))
+    grid = 'study = "ours"\nbase = "run.toml"\nseeds = [0, 1]\n[arms]\nbaseline = {}\n'
+    ours = study(tmp_path, grid)
+    for run in Planner(ours).decided():
+        config_path(run.folder).parent.mkdir(parents=True)
+        config_path(run.folder).write_text(to_toml(run.config))
+    listed = ours.folder / "no_longer_asked.csv"
+    mark_left(ours)
+    assert not listed.exists()
+    mark_left(study(tmp_path, grid.replace("[0, 1]", "[0]")))
+    (left,) = listed.read_text().splitlines()[1:]
+    assert "seed1" in left
+    (tmp_path / "prepared").rename(tmp_path / "away")  # then no run can be recognised
+    mark_left(study(tmp_path, grid))
+    assert "seed1" in listed.read_text()
+    (tmp_path / "away").rename(tmp_path / "prepared")
+    mark_left(study(tmp_path, grid))
+    assert listed.read_text() == "run,reason\n"
