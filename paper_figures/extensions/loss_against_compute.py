@@ -64,7 +64,7 @@ class Pair:
     @property
     def said(self) -> str:
         """The multiplier of `widest`, and the loss at which it was computed."""
-        return f"{self.times} the FLOPs at a loss of {self.widest['loss']:.3f}"
+        return f"{self.times} the FLOPs at {self.widest['loss']:.3f}, the lowest loss of both"
 
 
 @figure(

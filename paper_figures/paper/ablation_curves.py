@@ -50,8 +50,9 @@ class Ablation:
             parts.append(panel_curves.assign(panel=f"s = {size}, r = 0.5"))
         return pd.concat(parts)
 
-    def measured(self, sources: Sources) -> list[Group]:
-        """Return a group of settings for each measured panel. There are at most as many measured
+    def measured(self, sources: Sources) -> tuple[list[Group], list[Group]]:
+        """Return a group of settings for each measured panel, and those of other comparison groups
+        on natural text that have the s and r of one of these. There are at most as many measured
         panels as published ones.
 
         A panel has two or more settings with the same s and r and with different values of the
@@ -59,6 +60,7 @@ class Ablation:
         `first_token` count. No setting departs from the paper's method in another way. All panels
         are from one comparison group: the one that fills them with the most settings."""
         best: list[Group] = []
+        every: list[Group] = []
         for group in sources.groups:
             rows = group.plain(self.column, "weighting").rows
             allowed = self.arms if self.column == "weighting" else ("uniform", "first_token")
@@ -70,7 +72,10 @@ class Ablation:
             several = [one for one in alike if len(one.rows) > 1]
             widest = sorted(several, key=lambda one: -len(one.rows))[: len(self.panels)]
             best = max(best, widest, key=lambda groups: sum(len(one.rows) for one in groups))
-        return sorted(best, key=lambda group: group.rows["bag_size"].iloc[0])
+            every += [] if group.is_generated else widest
+        shown = {_panel(one) for one in best}
+        again = [one for one in every if one not in best and _panel(one) in shown]
+        return sorted(best, key=lambda group: group.rows["bag_size"].iloc[0]), again
 
     def looks(self, groups: list[Group]) -> dict[str, dict[str, Mark]]:
         """Return, for each panel, the mark of every arm by its label."""
@@ -127,7 +132,7 @@ WEIGHTS = Ablation(
 )
 def ablation_curves(sources: Sources, which: Ablation) -> Picture:
     """Show the published curves and, if there are any, the measured ones (`Ablation.measured`)."""
-    groups = which.measured(sources)
+    groups, again = which.measured(sources)
     own = [curves.group_curves(group, which.labels(group.rows), _panel(group)) for group in groups]
     data = pd.concat([which.published(), *own], ignore_index=True)
     return Picture(
@@ -139,7 +144,7 @@ def ablation_curves(sources: Sources, which: Ablation) -> Picture:
         data=data,
         folders=folders_of(groups),
         draw=partial(_figure, data, which.looks(groups)),
-        finding=_finding(which, data, groups, sources.answers),
+        finding=_finding(which, data, groups, again, sources.answers),
     )
 
 
@@ -161,9 +166,14 @@ def _figure(data: pd.DataFrame, looks: Mapping[str, Mapping[str, Mark]]) -> Figu
 
 
 def _finding(
-    which: Ablation, data: pd.DataFrame, groups: list[Group], asked: pd.DataFrame
+    which: Ablation,
+    data: pd.DataFrame,
+    groups: list[Group],
+    again: list[Group],
+    asked: pd.DataFrame,
 ) -> Finding:
     """Rank the arms of every panel, and judge the figure's claim by the first measured panel.
+    Groups that are not drawn (`again`) are stated beside these.
 
     `asked`: the study's answers (`Sources.answers`). The finding also disagrees if a planned
     question compares the arm of the claim with another arm of the figure and the answer is `worse`.
@@ -176,10 +186,11 @@ def _finding(
     if not groups:
         return Finding(theirs)
     measured = []
-    for group in groups:
+    for group in (*groups, *again):
         ranked = group.rows.sort_values("gain", ascending=False)
         gains = zip(which.labels(ranked), map(gain, rows_of(ranked)), strict=True)
-        measured.append(f"{_panel(group)}: " + ", ".join(map(" ".join, gains)))
+        where = f"again, {group.scale}, " if group in again else ""
+        measured.append(f"{where}{_panel(group)}: " + ", ".join(map(" ".join, gains)))
     first = groups[0].rows.sort_values("gain", ascending=False)
     labels = which.labels(first)
     verdict: Verdict = "undecided"

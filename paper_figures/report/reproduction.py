@@ -28,6 +28,16 @@ READING = (
     "only the sign of an effect is expected to agree."
 )
 """The first paragraph of the page: how to read it."""
+TO_REPEAT = (
+    "The commands of the last column train the paper's sizes, which nobody has done here. Their "
+    "text is DCLM in the tokenizer of Llama 3 (the mixture: FineWeb-Edu and DCLM in Qwen 3's). "
+    "`tst-study plan STUDY --scale paper --device H100` prints the commands that prepare it, and "
+    "GPU-hours: roughly 2,600 to 4,000 of an H100 for `headline`, 22,000 to 34,000 for `bag-grid`, "
+    "20,000 to 46,000 for `mixture-10b-a1b`. `--scale laptop` trains a small version of the same "
+    "study on the bundled books, on two cores. Figure 3's equal loss is that of the runs it shows; "
+    "the multiplier of compute is taken at the lowest loss that both arms reached at any length."
+)
+"""The second paragraph: what it takes to train what was not measured."""
 
 
 DONE = ("item", "published", "measured here", "runs", "verdict", "at the paper's size")
@@ -61,6 +71,7 @@ def markdown(sources: Sources, items: Sequence[Item]) -> str:
     parts = [
         "# Reproduction, figure by figure\n",
         f"{READING}\n",
+        f"{TO_REPEAT}\n",
         f"{counted} (studies: {studies}). {number(len(done.rows), 'measured line')}{verdicts}.\n",
         "## Measured\n",
         markdown_grid(done),
