@@ -5,7 +5,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from textwrap import wrap
@@ -73,7 +73,7 @@ class Advice:
     pilot: Pilot
     plans: list[Plan]
     rows: list[list[str]]
-    """The table of the three ways to plan the superposed run, with its head."""
+    """The table of the baseline and the ways to plan the superposed run, with its head."""
     sections: dict[str, list[str]]
     """Paragraphs by the title of their section. The first section, without a title, has the
     sentence above the table; `Table` has those below it."""
@@ -122,8 +122,8 @@ class Advice:
             file.write(drawn.encode())
 
     def picture(self) -> str:
-        """Return an SVG image of the table: the loss of each plan against the baseline's, over the
-        share of the baseline's FLOPs; an empty text if no loss is known."""
+        """Return an SVG image of the table: how far below the baseline's the loss of each plan
+        ends, over the share of the baseline's FLOPs; an empty text if no loss is known."""
         from matplotlib.figure import Figure
 
         if not any(plan.loss for plan in self.plans):
@@ -135,10 +135,9 @@ class Advice:
         for plan in self.plans:
             if plan.share and plan.loss:
                 loss, best, worst = plan.loss
-                error = [[loss - best], [worst - loss]]
-                x = [100 * plan.share]
-                axes.errorbar(x, [loss], error, fmt="o", capsize=3, label=plan.name)
-        axes.set(xlabel="steps (% of the baseline's)", ylabel="loss − baseline's (nats)")
+                x, error = [100 * plan.share], [[worst - loss], [loss - best]]
+                axes.errorbar(x, [-loss], error, fmt="o", capsize=3, label=plan.name)
+        axes.set(xlabel="steps (% of the baseline's)", ylabel="loss lower by (nats)")
         axes.set_title(f"{self.run.title}, {self.run.setting}", fontsize=9)
         axes.legend(fontsize=8, frameon=False)
         drawn = io.StringIO()
@@ -265,7 +264,7 @@ class _Screen:
             "Verdict": say(self._verdict()),
             "What to run": say(self._what_to_run()),
             "What speaks against it": [words.tune(), words.one_seed()],
-            "Others near this size": [words.other(row) for row in self._others()],
+            "Others near this run": [words.other(row) for row in self._others()],
             "How to find out": [
                 words.smaller_pilot() if self.pilot.is_smaller else words.pilot_itself(),
                 *map(words.rung, rungs),
@@ -278,12 +277,17 @@ class _Screen:
         return Advice(*parts, base, self.config)
 
     def _rows(self) -> list[list[str]]:
-        """Return the head and the three rows of the table; a column is left out if no cell of it
-        is known."""
+        """Return the head and the rows of the table, first that of the baseline. A column is left
+        out if no cell of it is known; two plans that are one run share a row."""
         gpus, price = self.numbers.get("gpus"), self.numbers.get("price")
         head = ["", "steps", "reads", "epochs", "GPU-hours", f"days on {gpus or 0:.0f}"]
-        rows = [[*head, f"cost {self.currency}".strip(), "loss − baseline's [95%]"]]
-        for plan in self.plans:
+        rows = [[*head, f"cost {self.currency}".strip(), "loss lower by [95%]"]]
+        loss, flops, text = self.plans
+        planned = [Plan("baseline", 1.0, self.run.tokens)]
+        planned += [replace(loss, name="same loss or lower")] if loss.share != 1 else []
+        one_run = [replace(flops, name="same FLOPs, text")]
+        planned += one_run if self.run.setting.output_only else [flops, text]
+        for plan in planned:
             share, reads = plan.share or 0.0, plan.reads or 0.0
             hours = self.hours(share * self.flops) if share else []
             steps = f"{100 * share:.0f}%" if share else ""
@@ -293,8 +297,7 @@ class _Screen:
             cells.append(f"{reads / self.run.text:.3g}" if reads / self.run.text else "")
             for factor in (1.0, gpus and 1 / 24 / gpus, price):
                 cells.append(_span([end * factor for end in hours]) if factor else "")
-            loss = "{} [{}, {}]".format(*map(signed, plan.loss)) if plan.loss else "not known"
-            rows.append([*cells, loss])
+            rows.append([*cells, _nats(plan.gain) if plan.name != "baseline" else ""])
         kept = [i for i in range(len(rows[0])) if i == 0 or any(row[i] for row in rows[1:])]
         return [[row[i] or "–" * (i > 0) for i in kept] for row in [rows[0], *rows[1:]]]
 
@@ -335,7 +338,7 @@ class _Screen:
         found: dict[str, dict[str, Any]] = {}
         far = {row["who"]: abs(math.log(row["params"] / self.run.size)) for row in self.run.others}
         for row in sorted(self.run.others, key=lambda row: (row["grade"], far[row["who"]])):
-            gain = f"{row['variant']} {signed(row['gain'])}"
+            gain = f"{row['variant']} {_gain(row['gain'])}"
             known = found.setdefault(row["who"], {**row, "gains": ""})
             known["gains"] += f"; {gain}" if known["gains"] else gain
         return list(found.values())[:2]
@@ -358,18 +361,14 @@ class _Screen:
         sizes = [f"{big(one.run.size)} × {big(one.run.tokens)}" for one in self.measured]
         parts = zip(["known before", *sizes], self.weights, strict=False)
         environment = Environment(undefined=StrictUndefined)
-        environment.filters |= {"signed": signed, "big": big, "nats": _nats, "span": _span}
+        environment.filters |= {"gain": _gain, "nats": _nats, "own": own_gain, "won": _won}
+        environment.filters |= {"big": big, "span": _span}
         text = (Path(__file__).parent / "screen.jinja").read_text(encoding="utf8")
         return environment.from_string(text).make_module(
             {
-                "run": run,
-                "setting": setting,
-                "length": self.length,
-                "assumed": "sequence-length" not in self.numbers,
-                "flops": self.flops,
-                "rate": self.rate,
+                **vars(self),
                 "hours": self.hours,
-                "gain": self.gain,
+                "setting": setting,
                 "regime": REGIMES[run.regime],
                 "near": run.nearest,
                 "law": float(published_law().of_rows(place)[0]),
@@ -380,16 +379,12 @@ class _Screen:
                 "most_epochs": EPOCHS,
                 "lost": run.lost(setting),
                 "ours": run.ours,
-                "of_ours": own_gain(run.ours),
-                "won": _won,
                 "plain": own_arm(),
                 "larger": max(output_only, key=lambda row: float(row["params"])),
                 "large_bag": own_arm("s = {}, r = {}".format(*MIXTURE)),
                 "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
-                "pilot": self.pilot,
                 "tuning": 2 * len(RATES),
                 "most_seeds": MOST_SEEDS,
-                "last": self.measured[-1] if self.measured else None,
                 "shares": ", ".join(f"{name} {100 * weight:.0f}%" for name, weight in parts),
             }
         )
@@ -431,17 +426,20 @@ def _plain(**values: Any) -> Any:
 def _nats(gain: Gain) -> str:
     """Write a gain as `0.075 [0.044, 0.110]`."""
     if gain.nats is None or gain.low is None or gain.high is None:
-        return "no number"
-    return "{} [{}, {}]".format(
-        *(signed(end).lstrip("+") for end in (gain.nats, gain.low, gain.high))
-    )
+        return "not known"
+    return "{} [{}, {}]".format(*map(_gain, (gain.nats, gain.low, gain.high)))
+
+
+def _gain(nats: float) -> str:
+    return signed(nats).removeprefix("+")
 
 
 def _span(ends: Sequence[float]) -> str:
-    return range_of(ends, rounded)
+    """Write a range of hours or of money, from 1,000 on as `1.31k–2.03k`."""
+    return range_of(ends, lambda end: big(end) if end >= 999.5 else rounded(end))
 
 
 def _won(gain: Gain) -> str:
     if (gain.low or 0.0) > 0:
-        return "gained"
-    return "lost" if (gain.high or 0.0) < 0 else "showed no gain"
+        return f"gained {_nats(gain)}"
+    return f"{'lost' if (gain.high or 0.0) < 0 else 'showed no gain'}: {_nats(gain)}"

@@ -51,7 +51,7 @@ def rate_in_words(prices: Prices, *, experts: bool) -> str:
     if mfus is None:
         return prices.unknown()
     source = mfus.source if prices.mfu else "published"
-    return f"{range_of([mfus.low, mfus.high], '{:.0%}'.format)} MFU, {source}"
+    return f"{range_of([mfus.low, mfus.high], '{:.0%}'.format)} of the peak speed (MFU, {source})"
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,12 @@ class Plan:
     loss: tuple[float, float, float] | None = None
     """Loss minus the baseline's, nats per token: the expected value, and the best and the worst end
     of its 95% interval. None if nothing can be said."""
+
+    @property
+    def gain(self) -> Gain:
+        """Minus `loss`: how much lower the loss ends, with the lower end of the interval first."""
+        nats, high, low = (-end for end in self.loss) if self.loss else (None, None, None)
+        return Gain(nats, low, high, self.name)
 
 
 OWN_DATA = (0.603, 0.439)
@@ -97,12 +103,14 @@ def plans(run: IntendedRun, expected: Callable[[IntendedRun], Gain]) -> list[Pla
     baseline. Same text: as many tokens read as by the baseline; the interval of its loss also holds
     what the paper's 3B lost, if the setting is that of this run.
 
-    Below `SMALL` only the second has numbers: no law of the length holds there.
+    Below `SMALL` only a run with as many steps has numbers: no law of the length holds there. With
+    output only that run also reads the same text.
     """
     gain, setting = expected(run), run.setting
     flops, text = Plan("same FLOPs", 1.0, run.raw, ends(0.0, gain)), 1 / setting.text
     if gain.low is None or run.small:
-        return [Plan("same loss", None), flops, Plan("same text", text, run.tokens)]
+        loss = flops.loss if setting.output_only else None
+        return [Plan("same loss", None), flops, Plan("same text", text, run.tokens, loss)]
     share = (1 + max(gain.low, 0.0) / data_term(run)) ** (-1 / CHINCHILLA.beta)
     share = math.ceil(100 * share - 1e-9) / 100
     loss = ends(worth_of_steps(run.with_steps(share), 1 / share), gain)

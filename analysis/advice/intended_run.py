@@ -192,14 +192,13 @@ class IntendedRun:
 
     @cached_property
     def others(self) -> list[dict[str, Any]]:
-        """Results of others (`published.others`) of grade A or B near this size, best grade first:
-        within 4 times in active parameters and, where the length is known, in length; if there are
-        none, those near in size alone."""
+        """Results of others (`published.others`) of grade A or B near this run, best grade first:
+        within 4 times in active parameters and, where the length is known, in length."""
         rows = published.others()
         rows = rows[rows["grade"].isin(["A", "B"]) & ~self.mixture]
         rows = rows[np.abs(np.log(rows["params"] / self.size)) <= MUCH]
-        near = rows[~(np.abs(np.log(rows["tokens"] / self.tokens)) > MUCH)]
-        return list(rows_of((rows if near.empty else near).sort_values("grade", kind="stable")))
+        rows = rows[~(np.abs(np.log(rows["tokens"] / self.tokens)) > MUCH)]
+        return list(rows_of(rows.sort_values("grade", kind="stable")))
 
     @cached_property
     def regime(self) -> str:

@@ -119,9 +119,9 @@ class Pilot:
         return 2 * (self.pairs + len(RATES))
 
     @property
-    def most_flops(self) -> float:
-        """FLOPs of the pilot with `MOST_SEEDS` pairs."""
-        return self.flops * 2 * (MOST_SEEDS + len(RATES)) / self.runs
+    def most_share(self) -> float:
+        """`share` of the pilot with `MOST_SEEDS` pairs."""
+        return self.share * 2 * (MOST_SEEDS + len(RATES)) / self.runs
 
     @property
     def is_smaller(self) -> bool:
@@ -152,7 +152,7 @@ def plan_pilot(
     like = config.model if config else shape_like(run)[1]
     whole = like if config else _scaled(like, _inner(like) * run.size / _active(like))
     arm = own_arm(OUTPUT_ONLY if run.setting.output_only else PLAIN)
-    noise, source = pair_deviation(published_law()), "as published runs do about the law"
+    noise, source = pair_deviation(published_law()), "as published runs do"
     if run.small:
         noise, source = arm["deviation"], f"as in our {arm['source']}"
     if deviation:
