@@ -219,7 +219,7 @@ def test_files_of_the_working_directory_are_not_imported(tmp_path: Path, names: 
     for name in names:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
     shown = tst_study("figures", "--runs", "nowhere", "--to", "out", cwd=tmp_path)
-    assert (shown.returncode, shown.stderr.startswith("error: nowhere: ")) == (2, True), shown
+    assert (shown.returncode, "error: nowhere: " in shown.stderr) == (2, True), shown
 
 
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(
