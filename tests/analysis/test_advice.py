@@ -184,7 +184,7 @@ def test_the_screen_quotes_the_paper_and_our_campaigns() -> None:
     )
     for quoted in (
         "two gains at 3B, 0.073 (the law: 0.073) and 0.132",
-        "half the gain (0.038) in the paper's Fig. 6",
+        "Fig. 6 of the paper: 0.038, half the gain",
         "(the paper's 3B: 56%). Same text: the paper's 3B ended 0.036 higher",
         "(the paper's 10B-A1B: 40%)",
         "The paper has two numbers, 0.033 and 0.049: the middle is the lower, brought to your",
