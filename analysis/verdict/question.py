@@ -266,19 +266,22 @@ def _by_registration(question: Question) -> list[Question]:
 
 def add_questions(folder: Path, questions: Sequence[Question], asks: str = "") -> None:
     """Add questions to those of a folder, without duplicates: a question that differs in nothing
-    but its registration and its number of seeds replaces the old one. Raises `UserError` if two
-    questions that differ otherwise have one name in one family."""
+    but its name, its registration and its number of seeds replaces the old one. Raises `UserError`
+    if two questions that differ otherwise have one name in one family."""
     old = _read(folder)
-    merged: dict[tuple[str, str], Question] = {}
+    kept: list[Question] = []
     for question in (*old.questions, *questions):
-        there = merged.setdefault((question.family, question.name), question)
-        if _asked(there) != _asked(question) or _seeds(there) - _seeds(question):
-            raise UserError(
-                f"question {question.name!r} of family {question.family!r}: the archive holds "
-                "another version of it; keep these runs in an archive of their own"
-            )
-        merged[question.family, question.name] = question
-    _write(folder, list(merged.values()), asks or old.asks)
+        place = len(kept)
+        for index, one in enumerate(kept):
+            if _asked(one) == _asked(question) and _seeds(one) <= _seeds(question):
+                place = index
+            elif (one.family, one.name) == (question.family, question.name):
+                raise UserError(
+                    f"question {question.name!r} of family {question.family!r}: the archive holds "
+                    "another version of it; keep these runs in an archive of their own"
+                )
+        kept[place : place + 1] = [question]
+    _write(folder, kept, asks or old.asks)
 
 
 def register(

@@ -137,6 +137,9 @@ def test_a_second_version_of_a_question_needs_an_archive_of_its_own(tmp_path: Pa
     add_questions(tmp_path, [question(2, registered="ab" * 20)])
     (kept,) = read_questions(tmp_path)
     assert kept.registered == "ab" * 20
+    add_questions(tmp_path, [kept.model_copy(update={"name": "of another name"})])
+    (kept,) = read_questions(tmp_path)
+    assert kept.name == "of another name"
 
 
 @pytest.mark.parametrize(

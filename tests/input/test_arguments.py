@@ -52,7 +52,12 @@ ARGUMENTS = [
     (["data", "verify", "folder"], "folder/manifest.json: no such file; `tst-study data prepare`"),
     (["export", "folder", "--to", "x"], "folder/run.json: missing; folder is not a run folder"),
     *(
-        ([*verb, path], "File name too long" if path == LONG else said.format(path))
+        (
+            [*verb, path],
+            "File name too long" if path == LONG
+            else "file: a file; name the folder" if (verb[-1], path) == ("--runs", "file")
+            else said.format(path),
+        )
         for said, verbs in PLACES.items()
         for verb in verbs
         for path in ("file", "loop", "file/x", "nowhere", LONG)
