@@ -400,6 +400,7 @@ def collect(
     missing."""
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
+    from tst_study.experiments.state.collect import mark_left
     from tst_study.experiments.state.status_screen import study_and_rows
     from tst_study.experiments.studies.catalogue import folder_of
 
@@ -409,7 +410,9 @@ def collect(
     root = folder_of(sources, scale, runs)
     with waiting("drawing figures and report"):
         chosen, rows = study_and_rows(sources, scale, root, not no_share, recorded)
-        lines = collect_runs(root, rows, chosen)
+        if chosen is not None:
+            mark_left(chosen)
+        lines = collect_runs(root, rows)
     print(*wrapped(lines, screen_width()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")

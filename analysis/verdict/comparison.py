@@ -31,7 +31,7 @@ from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.cost.compute import EQUAL_FLOPS
+from tst_study.cost.compute import EQUAL_WITHIN
 from tst_study.errors import UserError
 
 SAME = ("group", "rate", "eval_set")
@@ -40,8 +40,6 @@ learning rate, but NaN where each arm is compared at its own (`rates`)."""
 PAIRED = ("group", "learning_rate", "eval_set", "seed", "data_seed")
 """Columns that tell the runs of one setting apart. `data_seed` is the seed of the order of the
 text. Imported runs have none, and some have no `seed` either."""
-TOLERANCE = EQUAL_FLOPS
-"""Largest relative difference of FLOPs or raw tokens that counts as equal."""
 SAME_BUT_LENGTH = ("family", "rate", "eval_set")
 """Columns in which two runs must agree to be matched although their lengths differ."""
 
@@ -258,7 +256,7 @@ def _partners(run: dict[str, Any], baselines: Index) -> list[dict[str, Any]] | s
     found = [
         each
         for each in baselines.get(cells, ())
-        if math.isclose(each["flops"], run["flops"], rel_tol=TOLERANCE)
+        if math.isclose(each["flops"], run["flops"], rel_tol=EQUAL_WITHIN)
     ]
     if found:
         return found if pd.isna(run["seed"]) else found[:1]
@@ -342,7 +340,9 @@ def _settings(
     rows, cells = [], []
     for members, first, name in zip(ordered, firsts, names, strict=True):
         against = alike(baselines, first, SAME)
-        against = against[np.isclose(against["flops"].astype(float), first["flops"], TOLERANCE, 0)]
+        against = against[
+            np.isclose(against["flops"].astype(float), first["flops"], EQUAL_WITHIN, 0)
+        ]
         own = kept[kept["folder"].isin([pair["superposed_folder"] for pair in members])]
         tried = alike(lost, first, SAME[:2])
         of_setting = SuperpositionSetting.of_row(first)

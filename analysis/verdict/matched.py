@@ -26,7 +26,6 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import (
     SAME,
     SAME_BUT_LENGTH,
-    TOLERANCE,
     Comparison,
     alike,
     asked_of,
@@ -39,6 +38,7 @@ from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.verdict.registration import asked_when
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.cost.compute import EQUAL_WITHIN
 from tst_study.errors import UserError
 from tst_study.text import big
 
@@ -184,12 +184,12 @@ def _equal(
 ) -> dict[str, Any]:
     """Return the cells of a match at equal FLOPs or equal data, or a note why there is none.
 
-    The match is with the baselines that are nearest in `column`, if within `TOLERANCE`. If one of
+    The match is with the baselines nearest in `column`, if within `EQUAL_WITHIN`. If one of
     `verdicts` is about exactly these runs, it counts; otherwise a t-test does, paired if the runs
     have seeds and adjusted for `allowed` comparisons, unless the setting is `unstable`.
     """
     away = (baselines[column].astype(float) / float(members[column].iloc[0]) - 1).abs()
-    near = baselines[(away <= TOLERANCE) & (away == away.min())]
+    near = baselines[(away <= EQUAL_WITHIN) & (away == away.min())]
     if near.empty:
         return {"note": f"no baseline of {kind}"}
     near = near.drop_duplicates("seed")

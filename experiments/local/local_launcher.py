@@ -65,7 +65,7 @@ class Local:
         at_scale = f" at scale {study.scale}" if study.scale else ""
         lines = ["", f"What {study.name}{at_scale} says", study.claims, ""]
         try:
-            lines += collect(study.folder, rows_of_study(study), study)
+            lines += collect(study.folder, rows_of_study(study))
             print(*wrapped(lines, screen_width()), sep="\n")
         finally:  # The disk may be full, which both runs and the report fail for.
             if queue.failed:

@@ -147,7 +147,7 @@ class Planner:
 
 def prepare(study: Study) -> None:
     """Make the corpora that the study's runs read and that are not complete yet. Raises `UserError`
-    if a corpus from the Hugging Face hub is incomplete: such a corpus must be prepared beforehand
+    if a corpus from the Hugging Face hub is incomplete: such a corpus must be prepared first
     (`tst-study data prepare`)."""
     runs = Planner(study, unprepared=True).whole()
     read = {Path(corpus.path).absolute() for run in runs for corpus in run.config.data.corpora}

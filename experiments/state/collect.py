@@ -19,21 +19,18 @@ ROWS = 100
 shorter one (`Tables.thinned`)."""
 
 
-def collect(root: Path, rows: Sequence[StatusRow], study: Study | None = None) -> list[str]:
+def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
     """Write `report/` into the study's folder `root`, and return lines that sum it up.
 
     The run table is always written, the figures and the report only if at least one run is over.
-    `rows`: the status of all runs of the study. `study`: if it is given, a list of the runs that it
-    does not ask for any more is written as well, so that nobody who reads the folder judges them.
-    Raises `UserError`, for example if no run has a folder.
+    `rows`: the status of all runs of the study. Raises `UserError`, for example if no run has a
+    folder.
     """
     from tst_study.analysis.tables.source import load
     from tst_study.paper_figures.build import build
     from tst_study.paper_figures.item import csv_bytes, write_bytes
 
     check_holds_runs(root)
-    if study is not None:
-        mark_left(study)
     over = [row for row in rows if row.state in FINAL_STATES]
     missing = [row for row in rows if row.state not in FINAL_STATES]
     report = root / "report"

@@ -12,8 +12,9 @@ from tst_study.config.phase_plan import PhasePlan, plan_phases
 from tst_study.config.schema import Config, Model
 from tst_study.errors import UserError
 
-EQUAL_FLOPS = 0.005
-"""FLOPs of runs that differ by at most this share count as equal, since steps are whole numbers."""
+EQUAL_WITHIN = 0.005
+"""FLOPs or raw tokens of runs that differ by at most this share count as equal, since steps are
+whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def count_flops(config: Config) -> Flops:
 def steps_at_equal_flops(config: Config) -> int:
     """Return the number of steps with which a run costs, as nearly as possible, the FLOPs of
     `schedule.steps` whole steps. They are more if its first steps are smaller. Raises `UserError`
-    if the nearest number differs by more than `EQUAL_FLOPS`, as it may in a short run."""
+    if the nearest number differs by more than `EQUAL_WITHIN`, as it may in a short run."""
     steps, whole = config.schedule.steps, count_flops(config).per_step
 
     def away(other: int) -> int:
@@ -133,10 +134,10 @@ def steps_at_equal_flops(config: Config) -> int:
     near = round(steps * steps * whole / count_flops(config).total)
     around = 2 * max(plan_phases(config).parts)  # small steps come in groups of so many parts
     found = min(range(max(steps, near - around), near + around + 1), key=away)
-    if (off := away(found) / (steps * whole)) > EQUAL_FLOPS:
+    if (off := away(found) / (steps * whole)) > EQUAL_WITHIN:
         raise UserError(
             f"{found:,} steps come nearest to the FLOPs of {steps:,} whole ones, and are {off:.1%} "
-            f"off: too much for a comparison at equal FLOPs ({EQUAL_FLOPS:.1%}); train longer"
+            f"off: too much for a comparison at equal FLOPs ({EQUAL_WITHIN:.1%}); train longer"
         )
     return found
 
