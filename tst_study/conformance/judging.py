@@ -107,7 +107,9 @@ def judge_file(path: Path) -> Verdict:
     try:
         return judge(json.loads(path.read_text("utf8")))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: {first_line(error)}: give a JSON file of answers") from None
+        # Python's own text of an error of the disk names the path once more.
+        problem = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise UserError(f"{path}: {problem}: give a JSON file of answers") from None
 
 
 def _keys(case: Mapping[str, Any]) -> list[str]:
