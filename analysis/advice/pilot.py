@@ -2,8 +2,10 @@
 before it starts, that says when to go on, when to stop, and when to add seeds; and what the
 pilot's results say about the planned run."""
 
+import functools
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,8 +165,12 @@ def plan_pilot(
     pairs, least = next((pair for pair in shown if pair[1] <= wanted), shown[-1])
     runs, planned = 2 * (pairs + len(RATES)), flops_of(run, length)
 
+    @functools.cache  # three sizes and two are tried with the same factors
+    def rung(factor: float) -> Rung:
+        return _rung(run, factor, length, whole, config)
+
     def rungs(factor: float, sizes: int) -> tuple[Rung, ...]:
-        return tuple(_rung(run, factor * 2.0**-i, length, whole, config) for i in range(sizes))
+        return tuple(rung(factor * 2.0**-i) for i in range(sizes))
 
     def share(rungs: Sequence[Rung]) -> float:
         return runs * sum(rung.flops for rung in rungs) / planned
@@ -253,8 +259,16 @@ def _scaled(like: Model, inner: float) -> Model:
         )
 
     guess = (inner / _inner(like)) ** (1 / 3)
-    tried = [of_width(float(scale)) for scale in guess * np.geomspace(0.7, 1.4, 71)]
-    return min(tried, key=lambda model: abs(math.log(_inner(model) / inner)))
+    scales = (guess * np.geomspace(0.7, 1.4, 71)).tolist()
+
+    def count(scale: float) -> int:
+        return _inner(of_width(scale))
+
+    # A larger scale never has fewer parameters, so the nearest lie on both sides of `inner`.
+    above = bisect_left(scales, inner, key=count)
+    around = map(count, scales[max(0, above - 1) : above + 1])
+    nearest = min(around, key=lambda parameters: abs(math.log(parameters / inner)))
+    return of_width(scales[bisect_left(scales, nearest, key=count)])
 
 
 def write_grid(

@@ -105,6 +105,7 @@ class Strict(BaseModel):
         strict=True,
         allow_inf_nan=False,
         use_attribute_docstrings=True,  # `docs/config.md` is made from the schema
+        defer_build=True,  # a validator takes long to build, and most commands need few
     )
 
 

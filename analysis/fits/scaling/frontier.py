@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.interpolate import Akima1DInterpolator
+import scipy  # which imports its own parts when they are first used
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.scaling.points import annealed_points
@@ -110,9 +110,7 @@ def _of_form(points: pd.DataFrame, lowest: Lowest) -> Frontier:
 
 def _slope(x: pd.Series, y: pd.Series) -> tuple[float, float]:
     """Return the slope of a regression line, and half the width of its 95% t-interval."""
-    from scipy.stats import linregress  # here, as importing it takes longer than pandas
-
-    line = linregress(x, y)
+    line = scipy.stats.linregress(x, y)
     return float(line.slope), critical_t(len(x) - 2) * float(line.stderr)
 
 
@@ -173,6 +171,6 @@ def _parabola(x: Floats, y: Floats) -> tuple[float, float]:
 
 def _akima(x: Floats, y: Floats) -> tuple[float, float]:
     grid = np.linspace(x[0], x[-1], 4001)
-    heights = Akima1DInterpolator(x, y)(grid)
+    heights = scipy.interpolate.Akima1DInterpolator(x, y)(grid)
     best = int(heights.argmin())
     return float(grid[best]), float(heights[best])
