@@ -64,4 +64,6 @@ def _work(
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
     torch.save(function(*args), f"{folder}/{rank}")
+    # A rank that leaves closes its connections, even one that a slower rank is about to make.
+    dist.barrier()
     dist.destroy_process_group()

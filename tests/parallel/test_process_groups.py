@@ -1,8 +1,13 @@
-"""An error of a collective is another rank's; what one rank reads, all have."""
+"""No rank goes on before all are connected; an error of a collective is another rank's; what one
+rank reads, all have."""
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
+from megatron.core import parallel_state
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import tiny
@@ -43,3 +48,23 @@ def test_files_are_read_by_the_first_rank_alone_and_its_error_is_everyones(words
         return read, ranks.rank
 
     assert run_ranks(2, work) == [(["text", "missing"], 0), ([], 1)]
+
+
+def test_no_rank_goes_on_before_the_slowest_has_made_its_groups(
+    words: Path, tmp_path: Path
+) -> None:
+    def work() -> bool:
+        make_groups = parallel_state.initialize_model_parallel
+
+        def slowly(**settings: Any) -> None:
+            make_groups(**settings)
+            if dist.get_rank() == 1:
+                time.sleep(0.5)
+                (tmp_path / "connected").touch()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parallel_state, "initialize_model_parallel", slowly)
+            with process_groups(tiny(words)):
+                return (tmp_path / "connected").exists()
+
+    assert run_ranks(2, work) == [True, True]

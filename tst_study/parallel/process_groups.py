@@ -163,7 +163,6 @@ def process_groups(config: Config, stop: StopRequest | None = None) -> Iterator[
         _join(device, timedelta(seconds=config.execution.timeout_seconds), stop)
     try:
         with working_on(device):
-            check(config, dist.get_world_size())
             parallel = layout_of(config)
             chosen: list[Any] = [None] * dist.get_world_size()
             of_layout = {"parallel", "micro_batch", "recompute"}
@@ -173,6 +172,7 @@ def process_groups(config: Config, stop: StopRequest | None = None) -> Iterator[
                     "execution.parallel: ranks chose different layouts, as their nodes differ in "
                     "memory or number of ranks; name the layout, micro_batch and recompute"
                 )
+            check(config, dist.get_world_size())
             with one_group_for_the_same_ranks() if device.type == "cpu" else nullcontext():
                 parallel_state.initialize_model_parallel(
                     tensor_model_parallel_size=parallel.tensor,
@@ -181,6 +181,9 @@ def process_groups(config: Config, stop: StopRequest | None = None) -> Iterator[
                     distributed_timeout_minutes=config.execution.timeout_seconds / 60,
                     create_gloo_process_groups=False,  # copies of groups that nothing here uses
                 )
+            # A rank whose groups are connected may be done, or fail, while a slower one still
+            # connects to it; the slower one would then report a connection closed by its peer.
+            barrier()
             yield Ranks(
                 rank=dist.get_rank(),
                 world_size=dist.get_world_size(),
