@@ -186,8 +186,8 @@ class Profile(Strict):
             given = {"tasks_per_node": given["gpus_per_node"], **given}
         if not given:
             return Resources.model_validate(values)
-        where = study.files[0] if study.files else study.name
-        return self.checked(values | given, f"{where}: [resources], for {run.run_id}: ")
+        where = f"{' '.join(study.sources)}: [resources], for {run.run_id}: "
+        return self.checked(values | given, where)
 
     @property
     def follow_up_resources(self) -> Resources:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from tests.analysis.made_runs import config, write_run
 from tst_study.analysis import published
@@ -15,6 +16,7 @@ from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
 from tst_study.analysis.verdict.length_curve import speed_up
 from tst_study.analysis.verdict.matched import ledger, matched
+from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.analysis.wording import bounds
 
 
@@ -76,9 +78,49 @@ def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path:
     assert found.loc["equal FLOPs", "verdict"] == "better"
     assert found.loc["equal data", "baseline_steps"] == 1600
     assert found.loc["equal data", "gain"] == pytest.approx(-0.01, abs=1e-3)
+    test = stats.ttest_1samp([-0.01 + 0.05 * luck for luck in (0.0, 0.02, -0.01)], 0.0)
+    interval = found.loc["equal data", ["low", "high"]].tolist()
+    assert interval == pytest.approx([*test.confidence_interval()])
     # 1.6^(5/6) on a line; both lengths allow more or less of a bend.
     assert found.loc["equal loss", "steps_ratio"] == pytest.approx(1.6 ** (5 / 6), rel=0.03)
     assert found.loc["equal loss", "low"] <= found.loc["equal loss", "steps_ratio"]
+
+
+def test_at_equal_data_only_the_question_about_these_very_runs_counts(tmp_path: Path) -> None:
+    """One with the arms exchanged, and one about two of the seeds with as large a gain, do not."""
+    for seed, luck in enumerate((0.01, -0.01, 0.005, -0.005)):
+        write_run(tmp_path, config(seed, 4, 0.2), 3.45 + luck)
+        write_run(tmp_path, config(seed, steps=1600), 3.5)
+    compared = {
+        "setting": Arm(name="s = 4", setting="s = 4, r = 0.2", where={"seed": (0, 1)}),
+        "exchanged": Arm(name="longer", setting="baseline", where={"steps": 1600}),
+    }
+    whole = compared["setting"].model_copy(update={"where": {}})
+    asked = [
+        Question(name="a part", family="a", arm=compared["setting"], against=compared["exchanged"]),
+        Question(name="exchanged", family="b", arm=compared["exchanged"], against=whole),
+    ]
+    asked = [one.model_copy(update={"matched": "data", "primary": True}) for one in asked]
+    found = matched(compare(load(tmp_path), asked)).set_index("kind").loc["equal data"]
+    assert (found["seeds"], found["verdict"]) == (4, "better")
+    assert found["gain"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("steps", "loss", "note"),
+    [
+        (1000, 3.5, "its baseline has one length only (1,000 steps)"),
+        (1600, 3.4, "its baseline has one length only (1,600 steps)"),
+        (1600, 3.5, "at least 1.60 times the steps and 1.60 times the hours"),
+    ],
+)
+def test_one_longer_and_worse_baseline_is_a_bound(
+    steps: int, loss: float, note: str, tmp_path: Path
+) -> None:
+    write_run(tmp_path, config(0, 4, 0.2), 3.4)
+    write_run(tmp_path, config(0, steps=steps), loss)
+    (row,) = rows_of_kind(matched(compare(load(tmp_path))), "equal loss").to_dict("records")
+    assert row["note"].startswith(note)
 
 
 def test_settings_whose_labels_are_equal_keep_their_own_verdicts(tmp_path: Path) -> None:

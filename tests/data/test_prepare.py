@@ -197,6 +197,15 @@ def test_killed_at_any_shard_it_goes_on_and_ends_in_the_same_bytes(tmp_path, mon
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_a_tokenizer_learns_from_the_first_documents_until_they_are_enough(tmp_path):
+    texts, path = ["four", "five", "six", "seven"], tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(texts))
+    source = Source(SourceRecord(name="a", split="train"), "jsonl", path)
+    request = Request([str(path)], validation=["another file"])
+    for enough, learned in ((7, 2), (8, 2), (9, 3)):
+        assert [*module._training_sample(request, [source], enough)] == texts[:learned]
+
+
 def test_shards_made_at_once_merge_to_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PIECE_BYTES", 5000)
     for seed, name in enumerate("abc"):

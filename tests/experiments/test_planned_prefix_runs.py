@@ -80,7 +80,7 @@ def test_a_trunk_gets_the_resources_of_its_longest_branch_too(tmp_path: Path) ->
     own = {"gpus_per_node": 5, "nodes": 2}
     asked = replace(planned.study, resources_of=lambda c: own if "r0.5" in c.name else {})
     assert ranks(asked) == [(first[0], 10), ("s4-r0.2-", 2), ("s4-r0.5-", 10), ("s4-r0.3-", 1)]
-    wrong = replace(asked, resources_of=lambda c: {"gpus": 8}, files=(Path("ours.toml"),))
+    wrong = replace(asked, resources_of=lambda c: {"gpus": 8}, sources=("ours.toml",))
     with pytest.raises(UserError, match=r"^ours.toml: \[resources\], for trunk-.*: gpus: unknown"):
         ranks(wrong)
 

@@ -124,6 +124,7 @@ def test_broken_line_in_the_middle_names_file_and_line(tmp_path: Path) -> None:
 
 
 CHANGES: list[tuple[Callable[[dict[str, Any]], object], str, bool]] = [
+    (lambda header: header["parameters"].pop("active"), "parameters: active is missing", True),
     (lambda header: header["flops"].update(total=7), "flops: total 7 is not the sum of its", True),
     (lambda header: header["flops"].update(per_step=7), "flops is .*, but the config gives", False),
     (lambda header: header["plan"].update(superposed_steps=7), "plan is ", False),
