@@ -10,7 +10,7 @@ from tst_study.atomic_files import disk_errors_named, write_json, written_atomic
 from tst_study.errors import UserError
 
 
-def test_through_a_link_the_file_behind_it_is_written(tmp_path: Path) -> None:
+def test_through_a_link_the_file_behind_it_is_written(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there" / "file.json")
     for value in (1, 2):
@@ -19,7 +19,7 @@ def test_through_a_link_the_file_behind_it_is_written(tmp_path: Path) -> None:
         assert (tmp_path / "there" / "file.json").read_text() == f"{value}\n"
 
 
-def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_block_that_fails_leaves_what_was_there(tmp_path):
     (tmp_path / "file").write_text("before")
     halves = iter([b"half"])
     with pytest.raises(RuntimeError), written_atomically(tmp_path / "file") as file:
@@ -28,9 +28,7 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):
     (tmp_path / "theirs").write_text("before")
     monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
     (tmp_path / ".file.guessed.tmp").symlink_to(tmp_path / "theirs")
@@ -42,7 +40,7 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
 @pytest.mark.parametrize(
     ("number", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose another place")]
 )
-def test_what_the_disk_refuses_is_one_line_with_a_remedy(number: int, remedy: str) -> None:
+def test_what_the_disk_refuses_is_one_line_with_a_remedy(number, remedy):
     with pytest.raises(UserError, match=rf"^file: cannot be written \(.+\); {remedy}"):  # noqa: SIM117
         with disk_errors_named(Path("file")):
             raise OSError(number, os.strerror(number))

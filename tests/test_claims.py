@@ -146,7 +146,7 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
     ],
     ids=["README", "findings", "pilot sweep"],
 )
-def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int) -> None:
+def test_every_interval_in_prose_is_one_that_was_computed(prose, count):
     every = computed()
     found = [list(one.groups()) for one in re.finditer(INTERVAL, prose)]
     assert len(found) == count
@@ -162,7 +162,7 @@ def computed() -> list[Triple]:
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_every_page_that_names_a_gain_names_one_of_the_verdicts(page: str) -> None:
+def test_every_page_that_names_a_gain_names_one_of_the_verdicts(page):
     """And says beside the gain at 1.07 million parameters that the batch was not tuned."""
     named = list(re.finditer(r"\bgain(?:s|ed)?\W{0,4}(?: of| by)? (0\.\d{3,4})", PAGES[page]))
     assert len(named) == {"README.md": 2, "findings.md": 13}.get(page, 0)
@@ -173,7 +173,7 @@ def test_every_page_that_names_a_gain_names_one_of_the_verdicts(page: str) -> No
             assert "batch not tuned" in around
 
 
-def test_the_picture_of_the_primary_answers_is_called_what_it_shows() -> None:
+def test_the_picture_of_the_primary_answers_is_called_what_it_shows():
     rows = [
         of(record).verdicts.query("family == 'primary' and heading == 'Planned'").iloc[0]
         for record in ("campaign", PARTS, "tuned")
@@ -185,7 +185,7 @@ def test_the_picture_of_the_primary_answers_is_called_what_it_shows() -> None:
     )
 
 
-def test_every_question_has_one_verdict_in_the_report_and_on_a_terminal() -> None:
+def test_every_question_has_one_verdict_in_the_report_and_on_a_terminal():
     """And in `research/campaign.md`, which `docs.generate` writes."""
     rows, lines = of("campaign").verdicts, summary("campaign").lines()
     planned = rows[rows["heading"] == "Planned"]
@@ -207,7 +207,7 @@ def words_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("record", ["campaign", PARTS, "tuned"])
-def test_verdicts_equal_a_computation_from_the_archive_alone(record: str) -> None:
+def test_verdicts_equal_a_computation_from_the_archive_alone(record):
     """Means, deviations and intervals of all planned questions, by pandas, scipy and the words of
     `docs/research/methods.md`."""
     runs = pd.read_parquet(RECORDS / record / "runs.parquet").set_index("run_id")
@@ -247,7 +247,7 @@ def by_moderated_variances(family: list[pd.Series]) -> list[tuple[float, float]]
     return list(zip(gains - halves, gains + halves, strict=True))
 
 
-def test_superposition_is_behind_until_the_decay() -> None:
+def test_superposition_is_behind_until_the_decay():
     way = summary("campaign").gains_over_training
     means = way[way["family"] == "primary"].set_index("share")["gain"]
     before = means[means.index < 0.7]
@@ -259,7 +259,7 @@ def test_superposition_is_behind_until_the_decay() -> None:
     ]
 
 
-def test_what_does_the_work() -> None:
+def test_what_does_the_work():
     """The archive is whole, and words give its numbers."""
     found = summary(PARTS)
     assert {one.registered[:7] for one in QUESTIONS if one.registered} == {"d6364a9"}
@@ -279,7 +279,7 @@ def test_what_does_the_work() -> None:
     ) == shown(*least.sort_values().iloc[[0, -2, -1]])
 
 
-def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
+def test_what_depends_on_the_method_and_what_speaks_against_the_batch():
     found = summary(PARTS)
     worse = [row["question"] for row in against_the_best_batch() if row["verdict"] == "worse"]
     assert [name.partition(" against")[0] for name in worse] == [
@@ -294,7 +294,7 @@ def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
         assert f"no difference shown: {row['low']:.3f} to {row['high']:.3f}" in CAMPAIGNS
 
 
-def test_does_the_gain_survive_tuning() -> None:
+def test_does_the_gain_survive_tuning():
     """The campaign is whole: the choices of its pilot sweeps, its predictions, the lead in the
     decay."""
     found = summary("tuned")
@@ -341,12 +341,12 @@ def test_does_the_gain_survive_tuning() -> None:
     assert larger.idxmax() == larger.index[larger.index < 0.7][-1]
 
 
-def test_the_pilot_sweep() -> None:
+def test_the_pilot_sweep():
     lowest = losses("gate").filter(like="baseline").mean().min()
     assert numbers(r"its mean, (\S+), is the lowest", CAMPAIGNS) == shown(lowest, digits=4)
 
 
-def test_what_was_predicted_and_what_came() -> None:
+def test_what_was_predicted_and_what_came():
     (longest, larger) = json.loads((RECORDS / "predictions.json").read_text("utf8"))["predictions"]
     lines = (ROOT / "docs/research/campaign.md").read_text("utf8").replace("−", "-").splitlines()
     rows = [line.split(" | ") for line in lines if line.endswith("refuted |")]
@@ -369,7 +369,7 @@ def test_what_was_predicted_and_what_came() -> None:
     assert not rows
 
 
-def test_the_law_of_the_published_tables() -> None:
+def test_the_law_of_the_published_tables():
     law = published_law()
     cells, error = numbers(r"Over the (\d+) cells of Tables 4–7 it leaves (\S+) nats", METHODS)
     assert int(cells) == len(law.rows)
@@ -390,7 +390,7 @@ def test_the_law_of_the_published_tables() -> None:
         ("210B tokens → 41.9B tokens", r"; back: (\S+) and ([\d.]+)\)"),
     ],
 )
-def test_what_the_law_predicts_between_sizes_and_lengths(split: str, pattern: str) -> None:
+def test_what_the_law_predicts_between_sizes_and_lengths(split, pattern):
     """A rule of one line, the nearest gain times (D'/D)^−0.366, is as good in both directions;
     copying alone is two to four times worse."""
     rows = published_rows()

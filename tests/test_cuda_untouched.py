@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -63,16 +61,14 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_importing_any_module_of_ours_touches_no_cuda() -> None:
+def test_importing_any_module_of_ours_touches_no_cuda():
     modules = [name for name in every_module() if name != "tst_study.evaluation.tasks"]  # lm-eval's
     assert {"tst_study.train", "tst_study.experiments.local.warm_server"} <= set(modules)
     done = run(f"for name in {modules!r}: importlib.import_module(name)")
     assert done.returncode == 0, done.stderr
 
 
-def test_runs_on_processors_leave_the_gpu_of_their_machine_alone(
-    words: Path, tmp_path: Path
-) -> None:
+def test_runs_on_processors_leave_the_gpu_of_their_machine_alone(words, tmp_path):
     program = f"""
 from pathlib import Path
 from tst_study.train import train
@@ -100,8 +96,8 @@ assert torch.compile.__module__ == "torch"
     ],
 )
 def test_a_rank_takes_the_gpu_of_its_number_or_the_processor_or_names_what_lacks(
-    monkeypatch: pytest.MonkeyPatch, there: int, device: Any, more: dict[str, str], chosen: str
-) -> None:
+    monkeypatch, there, device, more, chosen
+):
     taken: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)

@@ -23,12 +23,12 @@ PAGES = sorted(path for folder in (ROOT, ROOT / "docs") for path in folder.glob(
 
 
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
-def test_generated_pages_are_current(path: Path) -> None:
+def test_generated_pages_are_current(path):
     """`make docs` writes them."""
     assert path.read_text("utf8") == generate.pages()[path]
 
 
-def test_every_key_of_the_config_says_what_it_means() -> None:
+def test_every_key_of_the_config_says_what_it_means():
     page = generate.config_keys()
     schema = config.Config.model_json_schema()
     for section in (schema, *schema["$defs"].values()):
@@ -39,14 +39,12 @@ def test_every_key_of_the_config_says_what_it_means() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_lead_somewhere(path):
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text("utf8")):
         assert link.startswith("http") or (path.parent / link).exists(), link
 
 
-def test_the_lines_of_python_about_a_campaign_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lines_of_python_about_a_campaign_run(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs" / "analysis.md").read_text("utf8")
     *_, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(code.splitlines()) <= 14
@@ -57,7 +55,7 @@ def test_the_lines_of_python_about_a_campaign_run(
     assert "s = 4, r = 0.25" in capsys.readouterr().out
 
 
-def test_the_run_in_the_readme_is_a_whole_one() -> None:
+def test_the_run_in_the_readme_is_a_whole_one():
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf8"), re.DOTALL)
     run = from_dict(tomllib.loads(text))
     assert (run.model.layers, run.schedule.steps, run.superposition.bag_size) == (2, 5000, 4)
@@ -74,7 +72,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_every_command_of_the_pages_is_one(page: str, line: str) -> None:
+def test_every_command_of_the_pages_is_one(page, line):
     """Verb, options and the kinds of their values; nothing is run."""
     words = shlex.split(re.sub(r"[\[\]]", "", re.split(r" \|+ ", line)[0]), comments=True)[1:]
     command: Any = get_command(program())
@@ -84,7 +82,7 @@ def test_every_command_of_the_pages_is_one(page: str, line: str) -> None:
     command.make_context(command.name, words)
 
 
-def test_errors_that_are_explained_are_the_code_s_own() -> None:
+def test_errors_that_are_explained_are_the_code_s_own():
     sources = [
         path.read_text("utf8")
         for package in ("tst_study", "experiments", "analysis")

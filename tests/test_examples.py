@@ -78,7 +78,7 @@ def text() -> Tensor:
     return torch.arange(5000).remainder(97).to(torch.uint8)
 
 
-def test_plain_pytorch(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_pytorch(text, tmp_path, monkeypatch):
     module = example("plain_pytorch.py")
     monkeypatch.setattr(module, "read", short(text))
     small = ["--steps", "8", "--every", "4", "--length", "16", "--width", "16", "--sequences", "2"]
@@ -95,7 +95,7 @@ def test_plain_pytorch(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert pair["gain"] == baseline[-1]["held_out_loss"] - superposed[-1]["held_out_loss"]
 
 
-def test_the_notebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_notebook(monkeypatch, capsys):
     """Its code, with less of everything, as plain Python: no Jupyter is among what is installed."""
     notebook = json.loads((EXAMPLES / "first_study.ipynb").read_text("utf8"))
     code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -143,7 +143,7 @@ def hugging_face(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return module, losses
 
 
-def test_hugging_face(hugging_face: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hugging_face(hugging_face, tmp_path, monkeypatch):
     module, losses = hugging_face
 
     class Plain(module.Trainer):  # type: ignore[misc, name-defined]
@@ -167,7 +167,7 @@ def test_hugging_face(hugging_face: Any, tmp_path: Path, monkeypatch: pytest.Mon
     assert (curves.learning_rate > 0).any()
 
 
-def test_hugging_face_splits_a_step_over_micro_batches_and_processes(hugging_face: Any) -> None:
+def test_hugging_face_splits_a_step_over_micro_batches_and_processes(hugging_face):
     _, losses = hugging_face
 
     def of_a_rank() -> list[float]:
@@ -182,7 +182,7 @@ def test_hugging_face_splits_a_step_over_micro_batches_and_processes(hugging_fac
     assert run_ranks(2, of_a_rank)[0] == pytest.approx(whole, abs=2e-3)
 
 
-def test_the_routers_loss_is_added_to_ours(hugging_face: Any) -> None:
+def test_the_routers_loss_is_added_to_ours(hugging_face):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     size = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
@@ -196,7 +196,7 @@ def test_the_routers_loss_is_added_to_ours(hugging_face: Any) -> None:
     assert loss == model(inputs, labels=inputs, shift_labels=labels).loss
 
 
-def test_torchtitan(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchtitan(text, tmp_path, monkeypatch):
     pytest.importorskip("torchtitan")
     module = example("torchtitan/train.py")
     monkeypatch.setattr(module, "read", short(text))
@@ -216,7 +216,7 @@ def test_torchtitan(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert losses("plain") == baseline
 
 
-def test_lightning(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lightning(text, tmp_path, monkeypatch):
     """Accumulated gradients are those of whole steps; a run resumes at its step."""
     pytest.importorskip("lightning")
     module = example("lightning/train.py")
@@ -255,7 +255,7 @@ class OnProcessors(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("bag_size", [1, 4])
-def test_megatron_lm(words: Path, bag_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_megatron_lm(words, bag_size, monkeypatch):
     """Its GPTModel and its schedule, with two micro-batches: the mean of their losses."""
     module = example("megatron_lm/pretrain_patch.py")
     tst = Superposition(bag_size=bag_size, step_ratio=0.5, steps=2, positions=8)
@@ -316,7 +316,7 @@ LITGPT = (  # what docs/in_your_trainer.md says to change in litgpt 0.5's own fu
 )
 
 
-def test_litgpt(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_litgpt(text, tmp_path, monkeypatch):
     """60 steps of two micro-batches each, from a loader with one batch more, and a checkpoint."""
     pretrain = pytest.importorskip("litgpt.pretrain")
     from litgpt.args import EvalArgs, TrainArgs

@@ -79,7 +79,7 @@ def layer(module: str) -> str:
     return (part if part in FOLDERS else first) if first == "tst_study" else ""
 
 
-def test_all_but_the_torch_half_is_imported_without_torch() -> None:
+def test_all_but_the_torch_half_is_imported_without_torch():
     modules = [name for name in every_module() if not name.startswith(TORCH_HALF)]
     assert {layer(name) for name in modules} == set(LAYERS)
     program = BLOCKER.format(modules=modules)
@@ -88,7 +88,7 @@ def test_all_but_the_torch_half_is_imported_without_torch() -> None:
 
 
 @pytest.mark.parametrize("package", LAYERS)
-def test_imports_run_one_way_also_inside_functions(package: str) -> None:
+def test_imports_run_one_way_also_inside_functions(package):
     above = LAYERS[LAYERS.index(package) + 1 :]
     for path in (ROOT / package).rglob("*.py"):
         used = {layer(name) for name in _imported(path)}.intersection(above)
@@ -96,7 +96,7 @@ def test_imports_run_one_way_also_inside_functions(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", LAYERS)
-def test_no_subpackage_imports_what_imports_it(package: str) -> None:
+def test_no_subpackage_imports_what_imports_it(package):
     """A part: a subpackage, or a module beside them."""
     below: dict[str, set[str]] = {}
     for path in (ROOT / package).rglob("*.py"):
@@ -110,7 +110,7 @@ def test_no_subpackage_imports_what_imports_it(package: str) -> None:
     TopologicalSorter(below).prepare()  # raises CycleError
 
 
-def test_no_module_imports_what_imports_it() -> None:
+def test_no_module_imports_what_imports_it():
     """Also where only a type is imported, or inside a function."""
     known = {*every_module()}
     below: dict[str, set[str]] = {}
@@ -124,7 +124,7 @@ def test_no_module_imports_what_imports_it() -> None:
     TopologicalSorter(below).prepare()  # raises CycleError
 
 
-def test_help_answers_without_heavy_imports() -> None:
+def test_help_answers_without_heavy_imports():
     program = (
         "import sys; from tst_study.command_line import main\n"
         "sys.argv = ['tst-study', '--help']\n"

@@ -22,7 +22,7 @@ def lattice(count: int = 12) -> pd.DataFrame:
     return table.assign(loss=LAW.loss(table["params"], table["tokens"]))
 
 
-def test_both_approaches_agree_on_a_law_that_is_known() -> None:
+def test_both_approaches_agree_on_a_law_that_is_known():
     points, truth = lattice(), 0.37 / 0.72
     assert isoflop(points).params_exponent == pytest.approx(truth, abs=0.03)
     fitted = fit_chinchilla(points, 0)
@@ -30,7 +30,7 @@ def test_both_approaches_agree_on_a_law_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("law", [LAW, Base(np.log(1.8), np.log(5e3), np.log(400.0), 0.5, 0.28)])
-def test_an_interval_holds_both_forms_where_they_disagree(law: Base) -> None:
+def test_an_interval_holds_both_forms_where_they_disagree(law):
     """Seven sizes over two decades: the parabola's own interval excludes the truth."""
     points, truth = lattice(7), law.beta / (law.alpha + law.beta)
     fitted = isoflop(points.assign(loss=law.loss(points["params"], points["tokens"])))
@@ -39,7 +39,7 @@ def test_an_interval_holds_both_forms_where_they_disagree(law: Base) -> None:
     assert fitted.params_exponent != pytest.approx(truth, abs=0.01)
 
 
-def test_sizes_within_two_percent_are_one_size() -> None:
+def test_sizes_within_two_percent_are_one_size():
     points = lattice()
     counted = points["params"] * (1 + 0.01 * np.random.default_rng(0).random(len(points)))
     nearly = points.assign(params=counted)
@@ -51,7 +51,7 @@ def test_sizes_within_two_percent_are_one_size() -> None:
     assert table["rmse"].max() < 1e-3
 
 
-def test_flops_that_follow_each_other_closely_are_no_one_budget() -> None:
+def test_flops_that_follow_each_other_closely_are_no_one_budget():
     random, points = np.random.default_rng(0), lattice().sample(240, replace=True, random_state=0)
     flops = np.exp(random.uniform(np.log(1e18), np.log(1e21), len(points)))
     points = points.assign(flops=flops, tokens=flops / 6 / points["params"])
@@ -60,7 +60,7 @@ def test_flops_that_follow_each_other_closely_are_no_one_budget() -> None:
     assert len(found.table) > 12
 
 
-def test_the_allocation_is_the_lowest_loss_of_its_budget() -> None:
+def test_the_allocation_is_the_lowest_loss_of_its_budget():
     (row,) = fit_chinchilla(lattice(), 10).allocation([1e21]).to_dict("records")
     sizes = np.geomspace(1e8, 1e11, 4000)
     losses = LAW.loss(sizes, 1e21 / 6 / sizes)
@@ -68,7 +68,7 @@ def test_the_allocation_is_the_lowest_loss_of_its_budget() -> None:
     assert row["loss"] == pytest.approx(losses.min(), abs=1e-6)
 
 
-def test_chinchillas_runs_by_both_approaches() -> None:
+def test_chinchillas_runs_by_both_approaches():
     """Refitted: N grows as C^0.51 (Besiroglu et al.), 95% interval 0.48–0.56 over runs."""
     points = chinchilla_runs()[["params", "tokens", "flops", "loss"]]
     (row,) = fit_chinchilla(points, 200).allocation([1e21]).to_dict("records")
@@ -79,12 +79,12 @@ def test_chinchillas_runs_by_both_approaches() -> None:
     assert other[0] < value < other[1]
 
 
-def test_points_that_are_not_annealed_are_refused() -> None:
+def test_points_that_are_not_annealed_are_refused():
     with pytest.raises(UserError, match="learning rate was annealed"):
         fit_chinchilla(lattice().assign(annealed=False))
 
 
-def test_too_few_sizes_are_a_sentence() -> None:
+def test_too_few_sizes_are_a_sentence():
     with pytest.raises(UserError, match="4 or more model sizes"):
         isoflop(lattice().query("params < 2e8"))
 
@@ -104,7 +104,7 @@ def arms(seeds: int = 3) -> tuple[pd.DataFrame, pd.DataFrame]:
     return tables[0], tables[1]
 
 
-def test_a_multiplier_of_two_is_two_at_every_loss_with_its_interval() -> None:
+def test_a_multiplier_of_two_is_two_at_every_loss_with_its_interval():
     table = compute_multiplier(*arms())
     assert table["multiplier"].to_numpy() == pytest.approx(np.full(9, 2.0), rel=0.06)
     assert (table["low"] < 2.05).all()
@@ -112,14 +112,14 @@ def test_a_multiplier_of_two_is_two_at_every_loss_with_its_interval() -> None:
     assert compute_multiplier(*arms(1))["low"].isna().all()
 
 
-def test_no_multiplier_beyond_what_both_reached() -> None:
+def test_no_multiplier_beyond_what_both_reached():
     baseline, method = arms()
     with pytest.raises(UserError, match="no loss reached by both"):
         compute_multiplier(baseline, method.assign(loss=method["loss"] - 1))
 
 
 @pytest.mark.parametrize("bad", [np.nan, -3.0, 0.0, np.inf])
-def test_a_bad_loss_is_named_and_never_taken_in(bad: float) -> None:
+def test_a_bad_loss_is_named_and_never_taken_in(bad):
     points = lattice()
     points.loc[5, "loss"] = bad
     for fitted in (isoflop, fit_chinchilla):
@@ -128,14 +128,14 @@ def test_a_bad_loss_is_named_and_never_taken_in(bad: float) -> None:
         assert "\n" not in str(told.value)
 
 
-def test_published_multipliers_at_270m_lie_between_two_and_three() -> None:
+def test_published_multipliers_at_270m_lie_between_two_and_three():
     answer = compute_answer()
     (table,) = (rows for title, rows in answer.tables.items() if "multiplier" in title)
     plain = table[table["setting"] == "s = 6, r = 0.3"]
     assert plain["multiplier"].between(2.0, 2.7).all()
 
 
-def test_the_law_of_repeated_text_is_recovered_and_beats_the_null() -> None:
+def test_the_law_of_repeated_text_is_recovered_and_beats_the_null():
     """Noise-free runs of one size: six lengths of fresh text, three of a text that is repeated."""
     tokens = np.array([5e6, 1e7, 2e7, 4e7, 8e7, 1.6e8, 2e7, 4e7, 8e7])
     unique = np.array([*[2e8] * 6, *[4e6] * 3])

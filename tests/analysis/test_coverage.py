@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks.coverage import RECORD, Circumstance, circumstances
+from benchmarks.coverage import RECORD, circumstances
 
 MADE = 200
 CASES = [(circumstance, seeds) for circumstance in circumstances() for seeds in circumstance.seeds]
@@ -26,9 +26,7 @@ def named(interval: str, where: str, seeds: int) -> str:
 @pytest.mark.parametrize(
     ("circumstance", "seeds"), CASES, ids=[named(c.interval, c.where, n) for c, n in CASES]
 )
-def test_intervals_hold_the_truth_as_often_as_they_say(
-    circumstance: Circumstance, seeds: int
-) -> None:
+def test_intervals_hold_the_truth_as_often_as_they_say(circumstance, seeds):
     judge(circumstance.measured(seeds, MADE))
 
 
@@ -44,7 +42,7 @@ def judge(row: dict[str, object]) -> None:
         assert stats.binomtest(held, claims, 0.97, "greater").pvalue > 0.01, row
 
 
-def test_the_record_of_all_circumstances_passes_and_is_what_the_docs_show() -> None:
+def test_the_record_of_all_circumstances_passes_and_is_what_the_docs_show():
     record = pd.read_csv(RECORD)
     known = {named(*key) for key in record[["interval", "where", "seeds"]].itertuples(index=False)}
     assert known == {named(c.interval, c.where, n) for c, n in CASES}

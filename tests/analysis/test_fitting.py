@@ -3,7 +3,6 @@ fits come out of the published runs."""
 
 import functools
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,21 +28,21 @@ def made_runs(noise: float = 0.0, seed: int = 0) -> Problem:
 @pytest.mark.parametrize(
     "objective", [{"delta": HUBER}, {"delta": HUBER, "on": "loss"}, {}, {"on": "loss"}]
 )
-def test_without_noise_every_objective_recovers_the_law(objective: dict[str, Any]) -> None:
+def test_without_noise_every_objective_recovers_the_law(objective):
     problem = Problem(made_runs().model, made_runs().observed, **objective)
     fitted = fit(problem, grid_of_starts(problem.model, GRID), refine=4)
     assert fitted.theta == pytest.approx(TRUTH, rel=1e-5)
 
 
 @pytest.mark.parametrize("objective", [{"delta": HUBER}, {"on": "loss"}])
-def test_gradients_are_those_of_finite_differences(objective: dict[str, Any]) -> None:
+def test_gradients_are_those_of_finite_differences(objective):
     problem = chinchilla_problem(**objective)
     gradient = problem.slopes(problem.residuals(TRUTH)) @ problem.jacobian(TRUTH)
     numeric = optimize.approx_fprime(TRUTH, problem.value, 1e-7)
     assert gradient == pytest.approx(numeric, rel=1e-4, abs=1e-7)
 
 
-def test_shared_errors_enter_as_their_covariance_says() -> None:
+def test_shared_errors_enter_as_their_covariance_says():
     """Whitened residuals give the generalised sum of squares, r' V^-1 r."""
     groups, ratio = np.array([0, 0, 0, 1, 1, 2]), 2.5
     residuals = np.random.default_rng(0).standard_normal(6)
@@ -52,7 +51,7 @@ def test_shared_errors_enter_as_their_covariance_says() -> None:
     assert white @ white == pytest.approx(residuals @ np.linalg.solve(covariance, residuals))
 
 
-def test_a_fit_that_did_not_converge_is_no_number_but_a_sentence() -> None:
+def test_a_fit_that_did_not_converge_is_no_number_but_a_sentence():
     x = np.linspace(0.0, 20.0, 50)
     waves = Formula(("pitch",), lambda p, c: 3.0 + np.sin(p["pitch"] * c["x"]), {"x": x})
     observed = waves.loss(np.array([2.0])) + 0.01 * np.random.default_rng(0).standard_normal(50)
@@ -64,7 +63,7 @@ def test_a_fit_that_did_not_converge_is_no_number_but_a_sentence() -> None:
         fit(problem, starts)
 
 
-def test_too_few_runs_are_refused() -> None:
+def test_too_few_runs_are_refused():
     with pytest.raises(UserError, match="4 runs cannot determine the 5 parameters"):
         fit(made_runs().rows(np.arange(4)), TRUTH[None])
 
@@ -75,7 +74,7 @@ def chinchilla_fit() -> Fit:
     return fit(problem, grid_of_starts(problem.model, GRID), refine=6)
 
 
-def test_chinchilla_by_least_absolute_is_the_published_one() -> None:
+def test_chinchilla_by_least_absolute_is_the_published_one():
     """Published: a Huber likelihood whose fitted scale makes it least absolute deviations, the
     limit of a small delta; each fit starts from the one before."""
     fitted = chinchilla_fit()
@@ -87,7 +86,7 @@ def test_chinchilla_by_least_absolute_is_the_published_one() -> None:
     assert (fitted["alpha"], fitted["beta"]) == pytest.approx((0.34781, 0.36585), abs=1e-5)
 
 
-def test_chinchillas_bootstrap_errors_are_the_published_ones() -> None:
+def test_chinchillas_bootstrap_errors_are_the_published_ones():
     fitted = chinchilla_fit()
     drawn = bootstrap(fitted, np.arange(len(fitted.residuals)), 400)
     assert len(drawn.draws) == 400

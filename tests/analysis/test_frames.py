@@ -28,9 +28,7 @@ def found() -> analysis.fits.scaling.laws.ChinchillaFit:
     return analysis.fit_chinchilla(frame().astype(str), draws=100)  # text as numbers
 
 
-def test_a_frame_is_fitted_and_speaks_in_printed_names(
-    found: analysis.fits.scaling.laws.ChinchillaFit,
-) -> None:
+def test_a_frame_is_fitted_and_speaks_in_printed_names(found):
     table = found.summary().set_index("parameter")
     assert list(table.index) == ["E", "A", "B", "alpha", "beta"]
     for name, truth in TRUTH.items():
@@ -44,9 +42,7 @@ def test_a_frame_is_fitted_and_speaks_in_printed_names(
         found.gamma  # noqa: B018
 
 
-def test_a_fit_predicts_with_intervals_and_allocates(
-    found: analysis.fits.scaling.laws.ChinchillaFit,
-) -> None:
+def test_a_fit_predicts_with_intervals_and_allocates(found):
     asked = pd.DataFrame({"params": [2e9, 3e10], "tokens": [1e11, 1e12]})
     said = found.predict(asked)
     truth = (
@@ -57,7 +53,7 @@ def test_a_fit_predicts_with_intervals_and_allocates(
     assert (found.allocation([1e21]).eval("params_low < params < params_high")).all()
 
 
-def test_a_floor_that_the_runs_do_not_ask_for_is_named_and_has_no_interval() -> None:
+def test_a_floor_that_the_runs_do_not_ask_for_is_named_and_has_no_interval():
     found = analysis.fit_chinchilla(frame(0.002, floor=0.0), draws=30)
     row = found.summary().set_index("parameter").loc["E"]
     assert row["note"] == "E not determined, at its bound of 0"
@@ -65,7 +61,7 @@ def test_a_floor_that_the_runs_do_not_ask_for_is_named_and_has_no_interval() -> 
     assert "E not determined" in str(found)
 
 
-def test_runs_that_do_not_determine_an_exponent_get_no_numbers() -> None:
+def test_runs_that_do_not_determine_an_exponent_get_no_numbers():
     """A cliff behind the smallest size has any large exponent."""
     points = frame(0.004, seed=1)
     flat = points["loss"] - TRUTH["A"] * points["params"] ** -TRUTH["alpha"]
@@ -78,7 +74,7 @@ def test_runs_that_do_not_determine_an_exponent_get_no_numbers() -> None:
     assert not said.tables
 
 
-def test_a_larger_delta_of_hubers_loss_is_drawn_by_an_outlier() -> None:
+def test_a_larger_delta_of_hubers_loss_is_drawn_by_an_outlier():
     """Out of thousands of runs one bad one moves the fit as far as delta lets it."""
     points = frame()
     bad = points.assign(loss=points["loss"].where(points.index != 44, points["loss"] * 1.1))
@@ -89,7 +85,7 @@ def test_a_larger_delta_of_hubers_loss_is_drawn_by_an_outlier() -> None:
     assert off[0] < 0.002 < off[1]
 
 
-def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -> None:
+def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error():
     points = frame()
     flops = 6 * points["params"] * points["tokens"]
     same = analysis.fit_chinchilla(points.assign(flops=flops).drop(columns="tokens"), draws=2)
@@ -98,7 +94,7 @@ def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -
         analysis.fit_chinchilla(points.drop(columns="tokens"))
 
 
-def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law() -> None:
+def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law():
     """A size of which no row is annealed has nothing to be predicted, and a swept rate that was
     worse tells nothing of size or data."""
     points = frame().assign(learning_rate=1e-3, annealed=True)
@@ -119,7 +115,7 @@ def answered(points: pd.DataFrame) -> Answer:
     return chinchilla_answer(points.assign(corpus="", eval_set="", family=""))
 
 
-def test_the_best_of_all_settings_of_a_size_and_length_counts_over_shared_seeds() -> None:
+def test_the_best_of_all_settings_of_a_size_and_length_counts_over_shared_seeds():
     """Whatever varies: rate, or batch and set-up."""
     rows = [("a", 1e-3, 0, 3.0), ("b", 1e-3, 0, 4.0), ("b", 2e-3, 0, 2.9), ("b", 2e-3, 1, 3.9)]
     points = pd.DataFrame(rows, columns=["family", "learning_rate", "seed", "loss"])
@@ -136,7 +132,7 @@ def test_the_best_of_all_settings_of_a_size_and_length_counts_over_shared_seeds(
     assert len(at_best_settings(unknown)[0]) == 3
 
 
-def test_of_a_grid_of_rates_and_batches_the_law_is_that_of_the_best_runs() -> None:
+def test_of_a_grid_of_rates_and_batches_the_law_is_that_of_the_best_runs():
     """A batch at each of which the rate was tuned is no part of the law: averaged over batches, E
     comes out 0.07 too high and B by two thirds."""
     truth = {"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28}
@@ -156,7 +152,7 @@ def test_of_a_grid_of_rates_and_batches_the_law_is_that_of_the_best_runs() -> No
         assert getattr(fitted, name) == pytest.approx(value, rel=1e-3)
 
 
-def test_a_law_stands_though_a_size_cannot_be_left_out() -> None:
+def test_a_law_stands_though_a_size_cannot_be_left_out():
     """Seven of eleven runs are of one size: the law has its runs, the four others have not."""
     points = frame().sort_values(["params", "tokens"])
     one = pd.concat([points[points["params"] == points["params"].min()]] * 2).head(7)

@@ -245,7 +245,7 @@ FORMATS += (nanogpt, modded_nanogpt, lingua, json_lines, long_parquet, wide_csv)
 
 
 @pytest.mark.parametrize("write", FORMATS)
-def test_a_log_of_every_format_becomes_its_curve_and_its_evaluations(write, tmp_path) -> None:
+def test_a_log_of_every_format_becomes_its_curve_and_its_evaluations(write, tmp_path):
     extra = {} if write is not lingua else {"nats_per_token": "books/nll_per_token"}
     found = import_logs([str(write(tmp_path / "run"))], FACTS, columns=extra)
     assert len(found.runs) == 1
@@ -259,13 +259,13 @@ def test_a_log_of_every_format_becomes_its_curve_and_its_evaluations(write, tmp_
         assert found.runs["run_id"].item() == "run"
 
 
-def test_the_first_of_several_known_names_counts(tmp_path: Path) -> None:
+def test_the_first_of_several_known_names_counts(tmp_path):
     rows: Rows = [{"step": 30, "train/loss": 9.0, "loss": 3.0, "eval/loss": 8.0, "val_loss": 3.1}]
     run = tables(jsonl(tmp_path / "run", rows)).runs.iloc[0]
     assert (run["last_train_loss"], run["nats_per_token"]) == (3.0, 3.1)
 
 
-def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path: Path) -> None:
+def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path):
     lines = []
     for step in STEPS:
         lines.append(f"step {step - 1:05d}/00030 (3.33%) | loss: {loss(step):.6f} | lrm: 1.00 | dt")
@@ -285,7 +285,7 @@ UNITS: dict[str, Callable[[float], float]] = {
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_losses_in_another_unit_are_converted_when_asked(unit: str, tmp_path: Path) -> None:
+def test_losses_in_another_unit_are_converted_when_asked(unit, tmp_path):
     """Both losses or one of them, and whether the log counts its steps from 1 or 0."""
     rows: Rows = [{"step": s - 1, "loss": UNITS[unit](3.2), "val": UNITS[unit](3.0)} for s in STEPS]
     log, facts = str(jsonl(tmp_path / "run", rows)), FACTS | {"bytes_per_token": "4"}
@@ -300,7 +300,7 @@ def test_losses_in_another_unit_are_converted_when_asked(unit: str, tmp_path: Pa
         import_logs([log], FACTS, unit=["hartleys"])
 
 
-def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path: Path) -> None:
+def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path):
     before: Rows = [{"step": s, "loss": 9.0} for s in (20, 30)]
     jsonl(tmp_path / "run", before).joinpath("log.jsonl").rename(tmp_path / "run" / "9.jsonl")
     written(tmp_path / "run", "10.jsonl", map(json.dumps, curve()))
@@ -309,7 +309,7 @@ def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path:
     assert any("run: 2 steps" in line for line in found.problems)
 
 
-def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
+def test_two_foreign_optimizers_get_a_verdict(tmp_path):
     """Arms are named by folders, seeds by a filled-in template; each arm keeps its own rate."""
     logs, archive = tmp_path / "logs", tmp_path / "muon"
     for arm, rate, gain in (("adamw", 1e-3, 0.0), ("muon", 2e-2, 0.05)):
@@ -339,7 +339,7 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
         ask("bag-size", archive)
 
 
-def test_one_table_of_final_losses_is_compared_and_fitted(tmp_path: Path) -> None:
+def test_one_table_of_final_losses_is_compared_and_fitted(tmp_path):
     """Every fact is a column: nothing is asked beside it."""
     random, rows = np.random.default_rng(0), []
     for seed in range(3):
@@ -371,7 +371,7 @@ def test_one_table_of_final_losses_is_compared_and_fitted(tmp_path: Path) -> Non
     assert found.excluded["reason"].str.contains("give each its own seed").all()
 
 
-def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path):
     rows: Rows = [{"step": step, "loss": loss(step)} for step in range(30)]
     log = jsonl(tmp_path / "run", rows)
     with pytest.raises(UserError, match=r"--column nats_per_token 'val/ce' is not known; .*loss"):
@@ -393,7 +393,7 @@ def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> 
         ("cut", "Trunc"),
     ],
 )
-def test_what_is_no_log_is_refused_by_name(source: str, words: str, tmp_path: Path) -> None:
+def test_what_is_no_log_is_refused_by_name(source, words, tmp_path):
     written(tmp_path / "empty", "notes.txt", ["nothing"])
     written(tmp_path / "broken", "metrics.jsonl", ['{"step": 1, "lo', '{"step": 2, "loss": 1}'])
     cut = packed(tmp_path / "cut") / "log.jsonl.zst"
@@ -402,7 +402,7 @@ def test_what_is_no_log_is_refused_by_name(source: str, words: str, tmp_path: Pa
         tables(tmp_path / source)
 
 
-def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch) -> None:
+def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch):
     log = torchtitan(tmp_path / "run")
     for name in {name for name in sys.modules if name.partition(".")[0] == "tensorboard"}:
         monkeypatch.setitem(sys.modules, name, None)
@@ -421,16 +421,14 @@ def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch) -> None
         ([*curve(), {"step": 40, "loss": 3.0}], "done", "goes on after the last step: run (40"),
     ],
 )
-def test_how_a_run_ended_follows_from_its_log(
-    rows: Rows, state: str, said: str, tmp_path: Path
-) -> None:
+def test_how_a_run_ended_follows_from_its_log(rows, state, said, tmp_path):
     found = tables(jsonl(tmp_path / "run", rows))
     assert found.runs["state"].item() == state
     assert not said or any(said in line for line in found.problems), found.problems
 
 
 @pytest.mark.parametrize(("mode", "factor"), [("full", 4), ("input_only", 4), ("output_only", 1)])
-def test_counters_follow_from_bags_and_the_switch(mode: str, factor: int, tmp_path: Path) -> None:
+def test_counters_follow_from_bags_and_the_switch(mode, factor, tmp_path):
     known = {key: value for key, value in FACTS.items() if key != "arm"}
     known |= {"bag_size": "4", "step_ratio": "0.5", "mode": mode}
     found = import_logs([str(json_lines(tmp_path / "run"))], known)
@@ -442,14 +440,14 @@ def test_counters_follow_from_bags_and_the_switch(mode: str, factor: int, tmp_pa
     assert found.curves["loss_name"].tolist() == ["bag loss", "next_token", "next_token"]
 
 
-def test_what_is_set_beats_the_runs_csv_and_that_the_log(tmp_path: Path) -> None:
+def test_what_is_set_beats_the_runs_csv_and_that_the_log(tmp_path):
     log = jsonl(tmp_path / "run", [{"study": "of the log", "batch": "of the log"}, *curve()])
     (tmp_path / "runs.csv").write_text("run,study,batch\nrun,of the row,of the row\n")
     found = import_logs([str(log)], FACTS | {"study": "as set"}, tmp_path / "runs.csv").runs
     assert (found["study"].item(), "of the row" in found["group"].item()) == ("as set", True)
 
 
-def test_a_template_is_never_written_over_a_file(tmp_path: Path) -> None:
+def test_a_template_is_never_written_over_a_file(tmp_path):
     log = str(json_lines(tmp_path / "run"))
     assert write_template(tmp_path / "runs.csv", [log], {}) == 1
     with pytest.raises(UserError, match=r"runs\.csv: already exists"):
@@ -459,7 +457,7 @@ def test_a_template_is_never_written_over_a_file(tmp_path: Path) -> None:
     assert read_facts(tmp_path / "runs.csv") == {"run": {"seed": "0"}}
 
 
-def test_how_long_a_run_was_trained_is_kept(tmp_path: Path) -> None:
+def test_how_long_a_run_was_trained_is_kept(tmp_path):
     line = "step:{}/30 train_loss:3.5000 train_time:{}ms step_avg:1.00ms"
     lines = [line.format(step, 100 * step) for step in STEPS]
     run = tables(written(tmp_path / "modded", "log.txt", lines)).runs.iloc[0]
@@ -470,14 +468,14 @@ def test_how_long_a_run_was_trained_is_kept(tmp_path: Path) -> None:
     assert run[["training_seconds", "tokens_per_second"]].isna().all()
 
 
-def test_of_several_checkpoints_the_last_counts_unless_one_is_named(tmp_path: Path) -> None:
+def test_of_several_checkpoints_the_last_counts_unless_one_is_named(tmp_path):
     folder = trainer_state(tmp_path / "run")
     assert import_logs([str(folder)], FACTS).curves["step"].max() == 30
     found = import_logs([str(folder / "checkpoint-20")], FACTS | {"annealed": "true"})
     assert found.curves["step"].max() == 20
 
 
-def test_runs_of_an_arm_that_end_early_count_as_diverged_at_its_rate(tmp_path: Path) -> None:
+def test_runs_of_an_arm_that_end_early_count_as_diverged_at_its_rate(tmp_path):
     """The second arm has a higher rate; two of its runs diverge, one of them in the warm-up."""
     rows = []
     for seed, (arm, rate) in itertools.product(range(5), (("baseline", 1e-3), ("muon", 3e-3))):
@@ -497,7 +495,7 @@ def test_runs_of_an_arm_that_end_early_count_as_diverged_at_its_rate(tmp_path: P
     assert verdict["verdict"] == "unstable"
 
 
-def test_runs_without_a_seed_are_left_out_beside_runs_of_their_setting_with_one(tmp_path) -> None:
+def test_runs_without_a_seed_are_left_out_beside_runs_of_their_setting_with_one(tmp_path):
     for seed, arm in itertools.product((*map(str, range(4)), ""), ("baseline", "muon")):
         place = jsonl(tmp_path / f"{arm}{seed}", curve(val_loss=3.0 + (arm == "muon")))
         known = {k: v for k, v in (FACTS | {"arm": arm, "seed": seed}).items() if v}
@@ -507,7 +505,7 @@ def test_runs_without_a_seed_are_left_out_beside_runs_of_their_setting_with_one(
     assert found.excluded["run_id"].tolist() == ["muon"]
 
 
-def test_large_seeds_keep_all_their_digits(tmp_path: Path) -> None:
+def test_large_seeds_keep_all_their_digits(tmp_path):
     seeds = 2**60 + 1, 2**60 + 2
     logs = [json_lines(tmp_path / str(seed)) for seed in seeds]
     for log, seed in zip(logs, seeds, strict=True):
@@ -515,7 +513,7 @@ def test_large_seeds_keep_all_their_digits(tmp_path: Path) -> None:
     assert tuple(read_tables(tmp_path / "archive").runs["seed"]) == seeds
 
 
-def test_runs_without_seeds_are_stored_without_them(tmp_path: Path) -> None:
+def test_runs_without_seeds_are_stored_without_them(tmp_path):
     known = {key: value for key, value in FACTS.items() if key != "seed"}
     pd.DataFrame(curve()).assign(seed="").to_csv(tmp_path / "a.csv", index=False)
     found = import_logs([str(tmp_path / "a.csv")], known)
@@ -526,7 +524,7 @@ def test_runs_without_seeds_are_stored_without_them(tmp_path: Path) -> None:
     assert (math.isnan(first), second) == (True, 7)
 
 
-def test_a_table_of_finished_runs_needs_size_tokens_and_loss_alone(tmp_path: Path) -> None:
+def test_a_table_of_finished_runs_needs_size_tokens_and_loss_alone(tmp_path):
     sizes, lengths = np.meshgrid(np.geomspace(5e7, 2e9, 5), np.geomspace(1e9, 4e10, 5))
     table = pd.DataFrame({"N": sizes.ravel(), "D": lengths.ravel()}).round()
     table["loss"] = 1.8 + 480 * table["N"] ** -0.35 + 2085 * table["D"] ** -0.37
@@ -546,7 +544,7 @@ def test_a_table_of_finished_runs_needs_size_tokens_and_loss_alone(tmp_path: Pat
     assert named.runs["parameters"].tolist() == table["N"].astype(int).tolist()
 
 
-def test_a_fit_that_no_run_may_enter_says_why(tmp_path: Path) -> None:
+def test_a_fit_that_no_run_may_enter_says_why(tmp_path):
     rows = "N,D,loss,annealed\n" + "1e8,2e9,3.0,false\n" * 3
     (tmp_path / "runs.csv").write_text(rows)
     add_to_archive(tmp_path / "archive", import_logs([str(tmp_path / "runs.csv")], {}))
@@ -558,9 +556,7 @@ def test_a_fit_that_no_run_may_enter_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"), [(".aim", "Aim.*query_metrics"), ("mlflow.db", "get_metric_history")]
 )
-def test_a_store_that_is_not_read_is_named_with_its_export(
-    name: str, said: str, tmp_path: Path
-) -> None:
+def test_a_store_that_is_not_read_is_named_with_its_export(name, said, tmp_path):
     (tmp_path / name).mkdir()
     with pytest.raises(UserError, match=said):
         import_logs([str(tmp_path)], FACTS)
@@ -574,14 +570,14 @@ def test_a_store_that_is_not_read_is_named_with_its_export(
         ('"x - loss","Step","x - loss"\n1,1,2\n', "", "column 'x - loss' is there twice"),
     ],
 )
-def test_two_runs_are_never_taken_for_one(one: str, other: str, words: str, tmp_path: Path) -> None:
+def test_two_runs_are_never_taken_for_one(one, other, words, tmp_path):
     for name, text in (("a", one), ("b", other)):
         (tmp_path / f"{name}.csv").write_text(text)
     with pytest.raises(UserError, match=words):
         import_logs([str(tmp_path)], FACTS)
 
 
-def test_runs_of_one_name_from_two_places_are_refused(tmp_path: Path) -> None:
+def test_runs_of_one_name_from_two_places_are_refused(tmp_path):
     for place in "ab":
         (tmp_path / place).mkdir()
         json_lines(tmp_path / place / "run")
@@ -591,13 +587,13 @@ def test_runs_of_one_name_from_two_places_are_refused(tmp_path: Path) -> None:
     assert import_logs(named, FACTS).runs["run_id"].tolist() == ["a", "b"]
 
 
-def test_at_step_0_a_baseline_is_no_superposed_run(tmp_path: Path) -> None:
+def test_at_step_0_a_baseline_is_no_superposed_run(tmp_path):
     found = tables(jsonl(tmp_path / "run", [{"step": 0, "loss": 4.2, "val_loss": 4.3}, *curve()]))
     assert {*found.curves["phase"], *found.evaluations["phase"]} == {"recovery"}
     assert {*found.curves["loss_name"]} == {"next_token"}
 
 
-def test_an_archive_below_a_source_is_no_log_of_it(tmp_path: Path) -> None:
+def test_an_archive_below_a_source_is_no_log_of_it(tmp_path):
     jsonl(tmp_path, curve())
     for _ in range(2):
         add_to_archive(tmp_path / "archive", tables(tmp_path))
@@ -607,7 +603,7 @@ def test_an_archive_below_a_source_is_no_log_of_it(tmp_path: Path) -> None:
         read_tables(tmp_path)
 
 
-def test_a_missing_or_wrong_fact_or_column_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_wrong_fact_or_column_is_named(tmp_path):
     log = json_lines(tmp_path / "a")
     for key in ("parameters", "tokens_per_step", "steps", "annealed"):
         known = {name: value for name, value in FACTS.items() if name != key}
@@ -647,7 +643,7 @@ def amounts(source: str, *unit: str, **given: str) -> list[tuple[int, int]]:
         ("1e6,20", ("1", "1e9"), [(1e6, 20e9)]),
     ],
 )
-def test_amounts_are_read_as_people_write_them(text, units, read, tmp_path: Path) -> None:
+def test_amounts_are_read_as_people_write_them(text, units, read, tmp_path):
     losses = "\n".join(f"{row},{3.5 - 0.1 * i}" for i, row in enumerate(text.split("\n")))
     source = table(tmp_path, f"params,tokens,loss\n{losses}\n")
     named = [f"{name}={unit}" for name, unit in zip(("parameters", "tokens"), units, strict=False)]
@@ -667,21 +663,21 @@ def test_amounts_are_read_as_people_write_them(text, units, read, tmp_path: Path
         ("params,tokens,steps\n1e5,2.5e6,1000000", r"tokens 2,500,000 are not steps"),
     ],
 )
-def test_amounts_that_cannot_be_meant_are_questioned(text: str, words: str, tmp_path) -> None:
+def test_amounts_that_cannot_be_meant_are_questioned(text, words, tmp_path):
     heading, *rows = text.split("\n")
     source = table(tmp_path, "\n".join([f"{heading},loss", *(f"{row},3.0" for row in rows)]))
     with pytest.raises(UserError, match=words):
         import_logs([source], {})
 
 
-def test_tokens_below_parameters_are_believed_where_flops_agree(tmp_path: Path) -> None:
+def test_tokens_below_parameters_are_believed_where_flops_agree(tmp_path):
     """The small end of an IsoFLOP line, whose parameters count embeddings."""
     source = table(tmp_path, "N,D,C,loss\n7e8,5e8,1e18,3.7\n1.2e8,4e9,1e18,3.6\n")
     said = import_logs([source], {}).problems
     assert any("0.35 to 0.48 times 6 N D" in line and "2 of 2" in line for line in said), said
 
 
-def test_rows_of_one_size_and_rising_tokens_are_one_run(tmp_path: Path) -> None:
+def test_rows_of_one_size_and_rising_tokens_are_one_run(tmp_path):
     rows = [f"{s}0_000_000,{loss(s)},{held_out(s)}" for s in STEPS]
     source = table(tmp_path, "\n".join(["tokens,train_loss,val_loss", *rows]), "log.csv")
     with pytest.raises(UserError, match="annealed"):
@@ -701,7 +697,7 @@ def test_rows_of_one_size_and_rising_tokens_are_one_run(tmp_path: Path) -> None:
     assert len(import_logs([table(tmp_path, single, "three.csv")], {}).runs) == 3
 
 
-def test_a_table_does_not_say_that_its_learning_rates_had_decayed(tmp_path: Path) -> None:
+def test_a_table_does_not_say_that_its_learning_rates_had_decayed(tmp_path):
     source = table(tmp_path, "N,D,loss\n1e8,2e9,3.0\n2e8,4e9,2.9\n")
     found = import_logs([source], {})
     assert any("--set annealed=true" in line and "bends a fit" in line for line in found.problems)
@@ -712,7 +708,7 @@ def test_a_table_does_not_say_that_its_learning_rates_had_decayed(tmp_path: Path
     assert again.evaluations["annealed"].isna().all()
 
 
-def test_a_sweep_and_rows_that_repeat_are_named(tmp_path: Path) -> None:
+def test_a_sweep_and_rows_that_repeat_are_named(tmp_path):
     rows = [f"{n},2e9,{bs},{3 - n / 1e9}" for n in (1e8, 2e8) for bs in (32, 64, 64)]
     found = import_logs([table(tmp_path, "\n".join(["N,D,bs,loss", *rows]))], {})
     assert any("2 rows repeat another one, such as that of line 3" in p for p in found.problems)
@@ -724,7 +720,7 @@ STEP_NAMES = ("trainer/global_step", "train/global_step", "global_step", "iterat
 
 
 @pytest.mark.parametrize("name", STEP_NAMES)
-def test_the_trainers_own_step_goes_before_wandbs_count_of_calls(name: str, tmp_path) -> None:
+def test_the_trainers_own_step_goes_before_wandbs_count_of_calls(name, tmp_path):
     rows = [f"{i},{s},{loss(s)},{held_out(s)}" for i, s in enumerate(STEPS)]
     text = "\n".join([f"_step,{name},train/loss_step,eval/loss", *rows])
     found = tables(Path(table(tmp_path, text)))
@@ -734,7 +730,7 @@ def test_the_trainers_own_step_goes_before_wandbs_count_of_calls(name: str, tmp_
     assert found.curves["step"].tolist() == list(STEPS)
 
 
-def test_the_advice_on_wandbs_own_axis_leads_to_the_right_steps(tmp_path: Path) -> None:
+def test_the_advice_on_wandbs_own_axis_leads_to_the_right_steps(tmp_path):
     rows = [f"{i},{s},{loss(s)},{held_out(s)}" for i, s in enumerate(STEPS)]
     text = "\n".join(["_step,my step,train/loss,eval/loss", *rows])
     source = table(tmp_path, text)
@@ -747,7 +743,7 @@ def test_the_advice_on_wandbs_own_axis_leads_to_the_right_steps(tmp_path: Path) 
     assert found.runs["state"].item() == "done"
 
 
-def test_names_of_columns_are_the_users_in_templates_and_tables(tmp_path: Path) -> None:
+def test_names_of_columns_are_the_users_in_templates_and_tables(tmp_path):
     text = "when,tok/step,size,ce\n10,512,1M,3.9\n30,512,1M,3.7\n"
     columns = {"step": "when", "tokens_per_step": "tok/step", "parameters": "size"}
     known = {name: value for name, value in FACTS.items() if name not in columns}
@@ -802,7 +798,7 @@ LINE = r"at (?P<step>\d+) of .* was (?P<loss>[\d.]+)(; on unseen text (?P<nats_p
 
 
 @pytest.mark.parametrize("program", PRINTED)
-def test_what_a_trainer_prints_is_read(program: str, tmp_path: Path) -> None:
+def test_what_a_trainer_prints_is_read(program, tmp_path):
     lines = ["starting", "[eval_step=1/2]"]
     for step in STEPS:
         of = {"step": step, "before": step - 1, "twice": 2 * step, "epoch": step / 15}
@@ -818,7 +814,7 @@ def test_what_a_trainer_prints_is_read(program: str, tmp_path: Path) -> None:
     assert found.runs["state"].item() == "done"
 
 
-def test_a_line_that_no_known_program_prints_comes_with_a_pattern_that_reads_it(tmp_path) -> None:
+def test_a_line_that_no_known_program_prints_comes_with_a_pattern_that_reads_it(tmp_path):
     log = [f"  >> Step={s:,} | total loss = {loss(s):.3f} | 3 it/s" for s in STEPS]
     place = str(written(tmp_path / "run", "out.txt", log))
     with pytest.raises(UserError, match=r"no known program prints .*Step=10") as told:
@@ -831,7 +827,7 @@ def test_a_line_that_no_known_program_prints_comes_with_a_pattern_that_reads_it(
             import_logs([place], FACTS, lines=[bad])
 
 
-def test_tables_are_known_by_what_they_hold(tmp_path: Path) -> None:
+def test_tables_are_known_by_what_they_hold(tmp_path):
     """A JSON array of finished runs, and a log with a header whose name does not end in .csv."""
     rows = [{"parameters": n, "compute_budget": 6 * n * 1e9, "final_loss": 3.0} for n in (1e8, 2e8)]
     path = tmp_path / "isoflops.json"
@@ -841,7 +837,7 @@ def test_tables_are_known_by_what_they_hold(tmp_path: Path) -> None:
     assert tables(Path(log)).curves["step"].tolist() == list(STEPS)
 
 
-def test_csv_files_that_trainers_write_are_read(tmp_path: Path) -> None:
+def test_csv_files_that_trainers_write_are_read(tmp_path):
     """Lightning's, with a row for each call; thousands with commas; a header written again."""
     lightning = "epoch,step,train_loss_step,train_loss_epoch,val_loss\n0,9,3.9,,\n0,29,3.7,,\n"
     lightning += "0,29,,,3.8\n0,29,,3.85,\n"
@@ -855,7 +851,7 @@ def test_csv_files_that_trainers_write_are_read(tmp_path: Path) -> None:
     assert found.curves["step"].tolist() == [1000, 20_000]
 
 
-def test_a_long_log_is_read_by_columns(tmp_path: Path) -> None:
+def test_a_long_log_is_read_by_columns(tmp_path):
     """30,000 rows in three formats are the same curve; no object is kept for a cell."""
     steps = np.arange(1, 30_001)
     values = (3 + 100 / steps).round(6)

@@ -3,7 +3,6 @@ shrink. `tests/test_claims.py` computes its intervals a second time."""
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -47,13 +46,13 @@ def gains(seeds: int, arms: int, seed: int = 0) -> list[list[float]]:
         ([[]], ["no pair yet"]),
     ],
 )
-def test_what_allows_no_interval_says_why(family: list[list[float]], verdicts: list[str]) -> None:
+def test_what_allows_no_interval_says_why(family, verdicts):
     found = judged(family)
     assert [one.verdict for one in found] == verdicts
     assert {one.low for one in found} == {None}
 
 
-def test_a_spike_in_one_arm_does_not_hide_another_s_gain() -> None:
+def test_a_spike_in_one_arm_does_not_hide_another_s_gain():
     family = gains(8, 3)
     family[0] = [0.02 + x / 2 for x in family[0]]
     before = judged(family)[0]
@@ -63,29 +62,27 @@ def test_a_spike_in_one_arm_does_not_hide_another_s_gain() -> None:
     assert width(after) < 1.2 * width(before)
 
 
-def test_a_seed_that_one_arm_lacks_changes_no_other_arm() -> None:
+def test_a_seed_that_one_arm_lacks_changes_no_other_arm():
     family = gains(4, 2)
     whole = judged(family)[1]
     assert judged([family[0][:3], family[1]])[1] == whole
 
 
-def test_a_control_that_loses_by_far_widens_no_interval() -> None:
+def test_a_control_that_loses_by_far_widens_no_interval():
     family = gains(12, 3, seed=4)
     control = [10 * x - 0.17 for x in gains(12, 1, seed=5)[0]]
     before, after = judged(family, 4)[0], judged([*family, control])[0]
     assert width(after) < 1.05 * width(before)
 
 
-def test_an_arm_without_variation_claims_nothing_and_changes_no_other() -> None:
+def test_an_arm_without_variation_claims_nothing_and_changes_no_other():
     family = gains(4, 3)
     found = judged([*family, [0.05] * 4], 4)
     assert found[3].verdict == "no variation: no claim"
     assert found[:3] == judged(family, 4)
 
 
-def test_runs_without_seeds_are_compared_with_every_baseline_and_named_unpaired(
-    tmp_path: Path,
-) -> None:
+def test_runs_without_seeds_are_compared_with_every_baseline_and_named_unpaired(tmp_path):
     for seed in range(4):
         write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
         write_run(tmp_path, config(seed, 4, 0.2), 3.4 + 0.012 * seed)
@@ -104,7 +101,7 @@ def test_runs_without_seeds_are_compared_with_every_baseline_and_named_unpaired(
     assert reason == "no finished baseline without a seed"
 
 
-def test_the_method_covers_wherever_it_was_simulated() -> None:
+def test_the_method_covers_wherever_it_was_simulated():
     """Also where seeds are uneven, and where quiet arms stand beside noisy ones."""
     rows = [row for row in ROWS if "moderated" in row]
     assert {int(row["case"].split()[0]) for row in rows} == {2, 3, 4, 8, 12, 20}
@@ -115,7 +112,7 @@ def test_the_method_covers_wherever_it_was_simulated() -> None:
     assert max(row["widest, of its own paired"] for row in rows) <= WIDER
 
 
-def test_a_spike_elsewhere_widens_an_interval_by_a_tenth_at_most_in_the_median() -> None:
+def test_a_spike_elsewhere_widens_an_interval_by_a_tenth_at_most_in_the_median():
     """Three seeds or more; two allow no claim."""
     rows = [row for row in ROWS if "found" in row and not row["case"].startswith("2 seeds")]
     assert len(rows) >= 16
@@ -126,9 +123,7 @@ def test_a_spike_elsewhere_widens_an_interval_by_a_tenth_at_most_in_the_median()
 
 
 @given(st.lists(st.floats(-5, 1), min_size=3, max_size=9), st.integers(3, 20))
-def test_no_interval_is_far_wider_than_its_own_or_wider_than_the_widest(
-    sizes: list[float], most: int
-) -> None:
+def test_no_interval_is_far_wider_than_its_own_or_wider_than_the_widest(sizes, most):
     """Whatever the noise of the arms and their numbers of seeds."""
     random = np.random.default_rng(most)
     family = [
@@ -142,7 +137,7 @@ def test_no_interval_is_far_wider_than_its_own_or_wider_than_the_widest(
     )
 
 
-def test_a_contrast_far_quieter_than_its_family_narrows_no_other() -> None:
+def test_a_contrast_far_quieter_than_its_family_narrows_no_other():
     """With it, the others' typical variance would be too low."""
     random = np.random.default_rng(0)
     family = [paired_difference(random.standard_normal(4) * size) for size in (0.02, *[1.0] * 8)]
@@ -152,7 +147,7 @@ def test_a_contrast_far_quieter_than_its_family_narrows_no_other() -> None:
     assert moderated(near, 9)[1:] != moderated(near[1:], 9)
 
 
-def test_families_are_moderated_at_once_as_one_by_one() -> None:
+def test_families_are_moderated_at_once_as_one_by_one():
     """The benchmark simulates many families in one call."""
     random = np.random.default_rng(1)
     families = [
@@ -169,7 +164,7 @@ def test_families_are_moderated_at_once_as_one_by_one() -> None:
     assert freedom.tolist() == [[one.freedom for one in family] for family in one_by_one]
 
 
-def test_a_gain_over_documents_and_seeds_is_less_certain_than_over_seeds() -> None:
+def test_a_gain_over_documents_and_seeds_is_less_certain_than_over_seeds():
     """The third campaign's larger pair, fifteen books worth 8.8 equal ones, in a family of two."""
     tables = read_tables(RECORD.parents[2] / "docs" / "records" / "tuned")
     table = summarise(tables).verdicts.set_index("question")
@@ -181,7 +176,7 @@ def test_a_gain_over_documents_and_seeds_is_less_certain_than_over_seeds() -> No
     assert row["documents"] == 15
 
 
-def test_documents_make_an_interval_only_where_all_runs_have_the_same_and_enough() -> None:
+def test_documents_make_an_interval_only_where_all_runs_have_the_same_and_enough():
     def arm(tokens: Sequence[float], gain: float = 0.0) -> pd.DataFrame:
         losses = 3.0 + np.arange(len(tokens)) - gain * np.arange(len(tokens))
         cells = [np.array([losses + seed, tokens]) for seed in range(3)]

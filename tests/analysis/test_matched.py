@@ -24,7 +24,7 @@ def rows_of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:
     return table[table["kind"] == kind]
 
 
-def test_hours_count_the_devices_or_one_where_nobody_wrote_how_many() -> None:
+def test_hours_count_the_devices_or_one_where_nobody_wrote_how_many():
     runs = pd.DataFrame({"nats_per_token": [3, 3], "block": ["", ""], "device_count": [None, 4]})
     assert ledger(runs.assign(training_seconds=[1800, 900]))["hours"].tolist() == [0.5, 1.0]
 
@@ -35,7 +35,7 @@ def table_1() -> pd.DataFrame:
     return matched(compare(runs[runs["source"] == "Table 1"]))
 
 
-def test_table_1s_pairs_at_equal_flops(table_1: pd.DataFrame) -> None:
+def test_table_1s_pairs_at_equal_flops(table_1):
     found = rows_of_kind(table_1, "equal FLOPs").dropna(subset=["gain"])
     gains = found.set_index(["family", "steps"])["gain"].to_dict()
     assert gains == pytest.approx(
@@ -49,15 +49,13 @@ def test_table_1s_pairs_at_equal_flops(table_1: pd.DataFrame) -> None:
     assert set(found["verdict"]) == {"one seed: no claim"}
 
 
-def test_at_equal_data_the_3b_baseline_wins_with_two_and_a_half_times_the_steps(
-    table_1: pd.DataFrame,
-) -> None:
+def test_at_equal_data_the_3b_baseline_wins_with_two_and_a_half_times_the_steps(table_1):
     (row,) = rows_of_kind(table_1, "equal data").dropna(subset=["gain"]).to_dict("records")
     names = ["family", "baseline_steps", "gain", "flops_ratio"]
     assert [row[name] for name in names] == ["paper 3B", 50_000, pytest.approx(-0.036), 2.5]
 
 
-def test_equal_loss_interpolates_within_the_baselines_lengths(table_1: pd.DataFrame) -> None:
+def test_equal_loss_interpolates_within_the_baselines_lengths(table_1):
     """One length of baseline, as the mixture has, allows a bound alone."""
     found = rows_of_kind(table_1, "equal loss").set_index("family")
     assert 36_000 < found.loc["paper 3B", "baseline_steps"] < 37_000
@@ -67,7 +65,7 @@ def test_equal_loss_interpolates_within_the_baselines_lengths(table_1: pd.DataFr
     assert row["note"].startswith("at least 2.50 times the steps and 2.58 times the hours")
 
 
-def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path: Path) -> None:
+def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path):
     """s = 4, r = 0.2 reads 1.6 times the tokens: 1,600 baseline steps."""
     for seed, luck in enumerate((0.0, 0.02, -0.01)):
         write_run(tmp_path, config(seed, 4, 0.2), 3.45 + 0.95 * luck)
@@ -86,7 +84,7 @@ def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path:
     assert found.loc["equal loss", "low"] <= found.loc["equal loss", "steps_ratio"]
 
 
-def test_at_equal_data_only_the_question_about_these_very_runs_counts(tmp_path: Path) -> None:
+def test_at_equal_data_only_the_question_about_these_very_runs_counts(tmp_path):
     """One with the arms exchanged, and one about two of the seeds with as large a gain, do not."""
     for seed, luck in enumerate((0.01, -0.01, 0.005, -0.005)):
         write_run(tmp_path, config(seed, 4, 0.2), 3.45 + luck)
@@ -114,16 +112,14 @@ def test_at_equal_data_only_the_question_about_these_very_runs_counts(tmp_path: 
         (1600, 3.5, "at least 1.60 times the steps and 1.60 times the hours"),
     ],
 )
-def test_one_longer_and_worse_baseline_is_a_bound(
-    steps: int, loss: float, note: str, tmp_path: Path
-) -> None:
+def test_one_longer_and_worse_baseline_is_a_bound(steps, loss, note, tmp_path):
     write_run(tmp_path, config(0, 4, 0.2), 3.4)
     write_run(tmp_path, config(0, steps=steps), loss)
     (row,) = rows_of_kind(matched(compare(load(tmp_path))), "equal loss").to_dict("records")
     assert row["note"].startswith(note)
 
 
-def test_settings_whose_labels_are_equal_keep_their_own_verdicts(tmp_path: Path) -> None:
+def test_settings_whose_labels_are_equal_keep_their_own_verdicts(tmp_path):
     """The label shows three digits of r, too few to tell 0.25 from 0.2503."""
     for seed, luck in enumerate((0.0, 0.002, -0.001, 0.001)):
         write_run(tmp_path, config(seed, steps=10_000), 3.5)
@@ -139,7 +135,7 @@ def swept(folder: Path) -> Sweep:
     return sweep
 
 
-def test_the_best_rate_is_chosen_on_the_baseline_over_shared_seeds(tmp_path: Path) -> None:
+def test_the_best_rate_is_chosen_on_the_baseline_over_shared_seeds(tmp_path):
     for rate, loss in ((1e-3, 3.55), (2e-3, 3.50), (4e-3, 3.52)):
         write_run(tmp_path, config(0, optimizer__learning_rate=rate), loss)
     write_run(tmp_path, config(1), 3.9)  # a second, unlucky seed of the best rate alone
@@ -154,7 +150,7 @@ def test_the_best_rate_is_chosen_on_the_baseline_over_shared_seeds(tmp_path: Pat
     assert "superposed runs use 0.002" in edge.sentence()
 
 
-def test_equal_loss_of_a_known_power_law_is_exact(tmp_path: Path) -> None:
+def test_equal_loss_of_a_known_power_law_is_exact(tmp_path):
     """Baselines fall as 2 + 3 steps^−0.3; the setting is worth √2 times its steps."""
     for seed, luck in enumerate((0.0, 0.03)):
         for steps in (500, 1000, 2000):
@@ -186,15 +182,13 @@ def arm(losses: dict[int, list[float]]) -> pd.DataFrame:
         ),
     ],
 )
-def test_equal_loss_is_never_read_beyond_the_baselines(
-    loss: float, baselines: dict[int, list[float]], note: str
-) -> None:
+def test_equal_loss_is_never_read_beyond_the_baselines(loss, baselines, note):
     found = speed_up(arm(baselines), arm({1000: [loss]}))
     assert note in found["note"]
     assert found["speed_up"] is None
 
 
-def test_equal_loss_reads_only_seeds_that_every_length_has() -> None:
+def test_equal_loss_reads_only_seeds_that_every_length_has():
     """The longest baseline was run with a lucky seed alone, and gives way."""
     baselines = arm({500: [3.60, 3.61], 1000: [3.50, 3.52], 4000: [3.0]})
     found = speed_up(baselines, arm({1000: [3.55, 3.56]}))
@@ -208,7 +202,7 @@ def test_equal_loss_reads_only_seeds_that_every_length_has() -> None:
     assert "seed 0 has two losses at steps 500" in speed_up(twice, arm({1000: [3.55]}))["note"]
 
 
-def test_a_rate_at_which_one_seed_diverged_is_not_the_best_of_the_others(tmp_path: Path) -> None:
+def test_a_rate_at_which_one_seed_diverged_is_not_the_best_of_the_others(tmp_path):
     for seed in (0, 1):
         for rate, loss in ((1e-3, 3.55), (2e-3, 3.50), (4e-3, 3.52)):
             write_run(tmp_path, config(seed, optimizer__learning_rate=rate), loss)
@@ -229,13 +223,13 @@ def test_a_rate_at_which_one_seed_diverged_is_not_the_best_of_the_others(tmp_pat
     assert swept(tmp_path).superposed_rates == (2e-3,)
 
 
-def test_an_interval_that_is_open_on_one_side_is_said_so() -> None:
+def test_an_interval_that_is_open_on_one_side_is_said_so():
     ends = [(0.75, 1.5), (0.75, None), (None, -1.5), (None, None)]
     said = [bounds({"low": low, "high": high}) for low, high in ends]
     assert said == ["0.75, 1.50", "0.75, open", "open, −1.50", ""]
 
 
-def test_between_lengths_five_fold_apart_the_interval_spans_the_forms_of_the_curve() -> None:
+def test_between_lengths_five_fold_apart_the_interval_spans_the_forms_of_the_curve():
     """A curve that bends is no power law: one fitted form misses the truth, 1.5, by 3%."""
 
     def loss(steps: float) -> float:

@@ -34,25 +34,25 @@ def true_information(copied: float) -> float:
     return float((joint * np.log(joint / np.outer(CHANCES, CHANCES))).sum())
 
 
-def test_independent_tokens_have_none_though_a_count_finds_some(tmp_path: Path) -> None:
+def test_independent_tokens_have_none_though_a_count_finds_some(tmp_path):
     table = measure(TokenFile(written(tmp_path, 0.0)), [1, 2, 7])
     assert (table["plug_in"] > 0.1).all()
     assert table["mutual_information"].to_numpy() == pytest.approx(np.zeros(3), abs=0.004)
 
 
-def test_what_is_copied_is_found_at_its_distance(tmp_path: Path) -> None:
+def test_what_is_copied_is_found_at_its_distance(tmp_path):
     table = measure(TokenFile(written(tmp_path, 0.3)), [1, 2, 4]).set_index("distance")
     assert table["mutual_information"][1] == pytest.approx(0.0, abs=0.01)
     assert table["mutual_information"][2] == pytest.approx(true_information(0.3), rel=0.05)
     assert table["mutual_information"][4] == pytest.approx(true_information(0.09), abs=0.02)
 
 
-def test_pairs_do_not_cross_documents(tmp_path: Path) -> None:
+def test_pairs_do_not_cross_documents(tmp_path):
     table = measure(TokenFile(written(tmp_path, 0.0)), [1, 3])
     assert list(table["pairs"]) == [COUNT - DOCUMENTS, COUNT - 3 * DOCUMENTS]
 
 
-def test_a_count_of_pairs_is_that_of_pandas(tmp_path: Path) -> None:
+def test_a_count_of_pairs_is_that_of_pandas(tmp_path):
     prefix = written(tmp_path, 0.3)
     ids = np.fromfile(f"{prefix}.bin", dtype=np.uint16).reshape(DOCUMENTS, -1)
     pairs = pd.DataFrame({"x": ids[:, :-2].ravel(), "y": ids[:, 2:].ravel()})
@@ -65,7 +65,7 @@ def test_a_count_of_pairs_is_that_of_pandas(tmp_path: Path) -> None:
     assert measure(TokenFile(prefix), [2])["plug_in"].item() == pytest.approx(expected)
 
 
-def test_the_published_curve_gives_the_printed_law_and_its_weights() -> None:
+def test_the_published_curve_gives_the_printed_law_and_its_weights():
     curve = published.mutual_information()
     decay = fit_decay(curve["distance"].to_numpy(), curve["mutual_information"].to_numpy())
     numbers = (decay.constant, decay.amplitude, decay.exponent)
@@ -74,7 +74,7 @@ def test_the_published_curve_gives_the_printed_law_and_its_weights() -> None:
     assert numbers == pytest.approx(tuple(defaults.values()), abs=0.001)
 
 
-def test_distances_that_no_document_spans_are_left_out(tmp_path: Path) -> None:
+def test_distances_that_no_document_spans_are_left_out(tmp_path):
     prefix = written(tmp_path, 0.3)
     answer = mutual_information_answer(prefix, [1, 2, 3, 4, 6, 1999, 2000, 5000])
     (table,) = answer.tables.values()

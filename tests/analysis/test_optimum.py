@@ -22,13 +22,13 @@ def asymmetric() -> np.ndarray:
     return 3.0 + 0.07 / BAGS + 0.01 * np.log(BAGS)
 
 
-def test_a_form_that_the_curve_rules_out_is_dropped() -> None:
+def test_a_form_that_the_curve_rules_out_is_dropped():
     for losses, form in ((u_shape(), "parabola"), (asymmetric(), "asymmetric")):
         result = optimum(BAGS, losses)
         assert (result.form, result.best) == (form, pytest.approx(7.0, rel=0.01))
 
 
-def test_forms_that_disagree_by_more_than_their_intervals_leave_it_undetermined() -> None:
+def test_forms_that_disagree_by_more_than_their_intervals_leave_it_undetermined():
     """Four values and two seeds that agree closely cannot say which form is true."""
     few = [0, 2, 6, 14]
     noise = 1e-4 * np.random.default_rng(5).standard_normal((4, 2))
@@ -38,7 +38,7 @@ def test_forms_that_disagree_by_more_than_their_intervals_leave_it_undetermined(
     assert result.low < 7.0 < result.high
 
 
-def test_a_curve_of_another_form_has_no_interval() -> None:
+def test_a_curve_of_another_form_has_no_interval():
     """A cusp at s = 5, measured well: neither form can say where it is lowest. Of the two that are
     known, few are refused."""
     random = np.random.default_rng(0)
@@ -64,15 +64,13 @@ def test_a_curve_of_another_form_has_no_interval() -> None:
         (BAGS - 1, 0.1, "s = 1, the baseline"),
     ],
 )
-def test_an_optimum_beyond_what_was_tried_is_an_edge_not_a_number(
-    tried: np.ndarray, best: float, edge: str
-) -> None:
+def test_an_optimum_beyond_what_was_tried_is_an_edge_not_a_number(tried, best, edge):
     result = optimum(tried, u_shape(best)[-len(tried) :])
     assert (result.best, result.low, result.high, result.loss) == (None,) * 4
     assert result.edge.endswith(edge)
 
 
-def test_an_interval_that_reaches_the_edge_is_open_there() -> None:
+def test_an_interval_that_reaches_the_edge_is_open_there():
     noise = 0.004 * np.random.default_rng(0).standard_normal((15, 3))
     result = optimum(BAGS, u_shape(11.0)[:, None] + noise)
     assert result.best is not None
@@ -81,13 +79,13 @@ def test_an_interval_that_reaches_the_edge_is_open_there() -> None:
     assert result.seeds == 3
 
 
-def test_published_optima_fall_with_r() -> None:
+def test_published_optima_fall_with_r():
     """270M, 20,000 steps: also read as 8.6, 7.3, 6.3 at r = 0.2, 0.3, 0.4."""
     table = optima(published.loss_grid().query("table == 4")).set_index("step_ratio")
     assert table["best"].loc[[0.2, 0.3, 0.4]].to_numpy() == pytest.approx([8.6, 7.3, 6.3], abs=0.7)
 
 
-def test_the_baseline_says_whether_the_best_bag_is_smaller_than_the_smallest() -> None:
+def test_the_baseline_says_whether_the_best_bag_is_smaller_than_the_smallest():
     """First campaign: s = 2, 3, 4 and the baseline show an optimum near 2, not an edge at 2."""
     answer = ask("bag-size", Path(__file__).parents[2] / "docs/records/campaign")
     row = answer.tables["Best s (both forms, all values)"].iloc[0]

@@ -28,7 +28,7 @@ OF_RUNS = {"comparison", "chinchilla"}
 
 
 @pytest.mark.parametrize("question", sorted(set(QUESTIONS) - OF_RUNS - {"law"}))
-def test_each_question_is_answered_of_the_published_numbers(question: str) -> None:
+def test_each_question_is_answered_of_the_published_numbers(question):
     answer = ask(question, of_published=True)
     assert all(name.startswith("published/") for name in answer.inputs)
     assert all(len(mark) == 64 for mark in answer.inputs.values())
@@ -49,14 +49,12 @@ def test_each_question_is_answered_of_the_published_numbers(question: str) -> No
         ("matched", {"runs": Path("nowhere")}, "nowhere: no such folder"),
     ],
 )
-def test_a_question_asked_wrongly_is_told_how(
-    question: str, options: dict[str, object], complaint: str
-) -> None:
+def test_a_question_asked_wrongly_is_told_how(question, options, complaint):
     with pytest.raises(UserError, match=complaint):
         ask(question, **options)  # type: ignore[arg-type]
 
 
-def test_runs_that_allow_no_answer_say_what_is_missing(tmp_path: Path) -> None:
+def test_runs_that_allow_no_answer_say_what_is_missing(tmp_path):
     write_run(tmp_path, config(0), 3.5)
     for question, complaint in (
         ("matched", "no finished superposed run"),
@@ -67,18 +65,18 @@ def test_runs_that_allow_no_answer_say_what_is_missing(tmp_path: Path) -> None:
             ask(question, tmp_path)
 
 
-def test_a_law_that_the_runs_do_not_allow_is_a_sentence(study: Path) -> None:
+def test_a_law_that_the_runs_do_not_allow_is_a_sentence(study):
     answer = ask("law", study)
     assert answer.sentences
     assert all("no law: " in sentence for sentence in answer.sentences)
 
 
-def test_the_package_lists_what_it_offers() -> None:
+def test_the_package_lists_what_it_offers():
     assert dir(analysis) == sorted(analysis.__all__)
     assert all(callable(getattr(analysis, name)) for name in dir(analysis))
 
 
-def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
+def test_tables_are_aligned_and_what_is_missing_is_a_dash():
     lines = table_lines(pd.DataFrame({"loss_at": [3.25, None], "name": ["a", "long"]}))
     assert lines == ["loss at  name", " 3.2500  a", "      –  long"]
     assert table_lines(pd.DataFrame({"gain": [-0.25], "steps": [-3]}))[1] == "−0.2500     −3"
@@ -90,9 +88,7 @@ def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
 
 @pytest.mark.parametrize("width", [80, 100])
 @pytest.mark.parametrize("question", ["comparison", "matched", "bag-size", "law", "compute"])
-def test_an_answer_fits_the_terminal_and_cuts_no_word(
-    question: str, width: int, study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_fits_the_terminal_and_cuts_no_word(question, width, study, monkeypatch):
     """`str` shows the same as the command."""
     monkeypatch.setenv("COLUMNS", str(width))
     answer = ask(question, study)
@@ -107,7 +103,7 @@ def test_an_answer_fits_the_terminal_and_cuts_no_word(
     assert command.stdout.splitlines() == shown
 
 
-def test_a_long_name_keeps_its_ends_on_a_narrow_terminal() -> None:
+def test_a_long_name_keeps_its_ends_on_a_narrow_terminal():
     name = "arms-20000-s4-r0.25-power_law-input_only-seed12"
     rows = [["run", "gain"], [name, "0.1"]]
     assert fitted(rows, 80)[0][1].split()[0] == name
@@ -117,7 +113,7 @@ def test_a_long_name_keeps_its_ends_on_a_narrow_terminal() -> None:
     assert len(line) <= 40
 
 
-def test_a_command_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_says_what_it_waits_for(capsys):
     said = ""
     with waiting("reading the logs"):
         while not said:  # as long as it takes
@@ -125,16 +121,14 @@ def test_a_command_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) ->
     assert said + capsys.readouterr().err == "reading the logs …\n"
 
 
-def test_numbers_that_json_cannot_hold_become_null() -> None:
+def test_numbers_that_json_cannot_hold_become_null():
     table = pd.DataFrame({"x": [float("nan"), 1.0], "y": [10**22, 1]})
     rows = json.loads(Answer("q", {"t": table}, (), {}).to_json())["tables"]["t"]
     assert rows == [{"x": None, "y": 10**22}, {"x": 1.0, "y": 1}]
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_what_a_run_says_of_itself_never_steers_the_terminal(
-    form: list[str], tmp_path: Path
-) -> None:
+def test_what_a_run_says_of_itself_never_steers_the_terminal(form, tmp_path):
     folder = write_run(tmp_path, config(0), 3.5, state="diverged")
     status = json.loads((folder / "status.json").read_text())
     (folder / "status.json").write_text(json.dumps({**status, "message": "\x1b[2J\x9b2J"}))
@@ -143,7 +137,7 @@ def test_what_a_run_says_of_itself_never_steers_the_terminal(
     assert not {"\x1b", "\x9b"} & set(shown)
 
 
-def test_folders_named_one_after_the_other_are_read_together(tmp_path: Path) -> None:
+def test_folders_named_one_after_the_other_are_read_together(tmp_path):
     named = []
     for bag_size, loss in ((1, 3.5), (4, 3.4)):
         named += ["--runs", str(tmp_path / f"s{bag_size}")]
@@ -152,14 +146,14 @@ def test_folders_named_one_after_the_other_are_read_together(tmp_path: Path) -> 
     assert "1 setting against the baseline" in said.output
 
 
-def test_each_held_out_text_has_laws_of_its_own_name(tmp_path: Path) -> None:
+def test_each_held_out_text_has_laws_of_its_own_name(tmp_path):
     for seed, eval_set in enumerate(("validation-eeeeeeeeeeeeeeee", "validation-ffffffffffffffff")):
         write_run(tmp_path, config(seed), 3.5, eval_set=eval_set)
     said = ask("compute", tmp_path).sentences
     assert len(set(said)) == len(said) == 2
 
 
-def test_curves_over_bag_size_are_of_one_held_out_text(tmp_path: Path) -> None:
+def test_curves_over_bag_size_are_of_one_held_out_text(tmp_path):
     texts = {"validation-eeeeeeeeeeeeeeee": 3, "validation-ffffffffffffffff": 10}
     for (text, best), steps in zip(texts.items(), (0, 10), strict=True):
         for seed in (steps, steps + 1, steps + 2):

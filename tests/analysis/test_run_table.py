@@ -32,7 +32,7 @@ from tst_study.errors import UserError
 from tst_study.record.writer import append_task_results
 
 
-def test_a_run_is_one_row_with_both_token_counters(tmp_path: Path) -> None:
+def test_a_run_is_one_row_with_both_token_counters(tmp_path):
     write_run(tmp_path, config(3, bag_size=4, step_ratio=0.2), loss=3.5)
     (row,) = load(tmp_path).to_dict("records")
     assert (row["bag_size"], row["superposed_steps"], row["seed"]) == (4, 200, 3)
@@ -48,7 +48,7 @@ def test_a_run_is_one_row_with_both_token_counters(tmp_path: Path) -> None:
     assert names.to_dict() == {True: "mce_uniform", False: "next_token"}
 
 
-def test_a_run_follows_from_its_record_not_from_its_name_or_role(tmp_path: Path) -> None:
+def test_a_run_follows_from_its_record_not_from_its_name_or_role(tmp_path):
     """A plan without superposed steps is a baseline; no loss is not zero; FLOPs outgrow 64 bits."""
     named = config(0, bag_size=4, step_ratio=0.0, name="tst", role="superposition")
     folder = write_run(tmp_path, named, loss=None, state="running")
@@ -61,7 +61,7 @@ def test_a_run_follows_from_its_record_not_from_its_name_or_role(tmp_path: Path)
     assert pd.isna(row["nats_per_token"])
 
 
-def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path: Path) -> None:
+def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path):
     write_run(tmp_path, config(0), loss=3.5)
     bad = write_run(tmp_path, config(1), loss=3.5)
     lines = (bad / "metrics.jsonl").read_text().splitlines()
@@ -78,7 +78,7 @@ def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path: Path) -> No
     assert str(older) in lacking
 
 
-def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -> None:
+def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path):
     for seed in (0, 1):
         write_run(tmp_path, config(seed), loss=3.5)
         write_run(tmp_path, config(seed, 4, 0.2), loss=3.4)
@@ -92,9 +92,7 @@ def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -
     assert "12345678 matches no run" in tables.problems[0]
 
 
-def test_exclusions_beside_a_studys_runs_hold_from_the_folder_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exclusions_beside_a_studys_runs_hold_from_the_folder_above(tmp_path, monkeypatch):
     """And for that study alone: another may have a run of the same name."""
     for study in ("one", "two"):
         gone = write_run(tmp_path / study, config(1), loss=3.5)
@@ -118,7 +116,7 @@ def archive_of(root: Path, to: Path) -> Path:
     return to
 
 
-def test_an_archive_reads_like_the_folders_it_was_made_from(tmp_path: Path) -> None:
+def test_an_archive_reads_like_the_folders_it_was_made_from(tmp_path):
     write_run(tmp_path / "runs", config(0, 4, 0.2, data=PLACE), loss=3.5)
     task = {"step": 1000, "phase": "recovery", "raw_tokens": 1, "latent_tokens": 1, "flops": 1}
     task |= {"annealed": True, "task": "piqa", "data": "piqa-1", "samples": 9, "seconds": 1.0}
@@ -137,7 +135,7 @@ def test_an_archive_reads_like_the_folders_it_was_made_from(tmp_path: Path) -> N
     assert "RLE_DICTIONARY" in encodings["step"]
 
 
-def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(tmp_path: Path) -> None:
+def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(tmp_path):
     begun = config(0, data=PLACE, fork_from="hf:/home/someone/secret/model")
     write_run(tmp_path / "runs", begun, loss=3.5)
     kept = archive_of(tmp_path / "runs", tmp_path / "kept")
@@ -155,7 +153,7 @@ def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(tmp_
         assert not [word for word in ("someone", "secret", "home", "host") if word in said]
 
 
-def test_runs_are_added_to_an_archive_and_replaced_in_it(tmp_path: Path) -> None:
+def test_runs_are_added_to_an_archive_and_replaced_in_it(tmp_path):
     write_run(tmp_path / "one", config(0), loss=3.5)
     kept = archive_of(tmp_path / "one", tmp_path / "kept")
     write_run(tmp_path / "two", config(0), loss=3.4)
@@ -170,7 +168,7 @@ def test_runs_are_added_to_an_archive_and_replaced_in_it(tmp_path: Path) -> None
     assert set(both.curves["folder"]) == set(both.runs["folder"])
 
 
-def test_writers_at_once_each_keep_the_runs_of_the_others(tmp_path: Path) -> None:
+def test_writers_at_once_each_keep_the_runs_of_the_others(tmp_path):
     for seed in range(6):
         write_run(tmp_path / f"{seed}", config(seed), loss=3.5)
     apart = multiprocessing.get_context("fork")
@@ -186,7 +184,7 @@ def test_writers_at_once_each_keep_the_runs_of_the_others(tmp_path: Path) -> Non
     assert found == dict.fromkeys(FILES, 6)
 
 
-def test_an_archive_whose_writer_is_killed_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+def test_an_archive_whose_writer_is_killed_is_the_old_one_or_the_new_one(tmp_path):
     """Killed before any of its renames, one after the other."""
     old = archive_of(write_run(tmp_path / "old", config(0), loss=3.5), tmp_path / "kept")
     new = read_tables(write_run(tmp_path / "new", config(0), loss=3.4))
@@ -222,7 +220,7 @@ def test_an_archive_whose_writer_is_killed_is_the_old_one_or_the_new_one(tmp_pat
     assert found == sorted(found, reverse=True)
 
 
-def test_what_an_archive_cannot_hold_is_named_before_anything_is_written(tmp_path: Path) -> None:
+def test_what_an_archive_cannot_hold_is_named_before_anything_is_written(tmp_path):
     write_run(tmp_path / "runs", config(0), loss=3.5)
     kept, tables = tmp_path / "kept", read_tables(tmp_path / "runs")
     for column, value, said in (
@@ -243,7 +241,7 @@ def test_what_an_archive_cannot_hold_is_named_before_anything_is_written(tmp_pat
         read_tables(kept)
 
 
-def test_a_disk_that_fills_up_leaves_an_archive_as_it_was(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_leaves_an_archive_as_it_was(tmp_path):
     write_run(tmp_path / "runs", config(0), loss=3.5)
     write_run(tmp_path / "more", config(1), loss=3.4)
     kept, more = archive_of(tmp_path / "runs", tmp_path / "kept"), read_tables(tmp_path / "more")
@@ -258,7 +256,7 @@ def test_a_disk_that_fills_up_leaves_an_archive_as_it_was(tmp_path: Path) -> Non
     assert {path.name: path.read_bytes() for path in kept.glob("*.parquet")} == before
 
 
-def test_a_column_that_came_later_is_as_all_runs_were_before_it(tmp_path: Path) -> None:
+def test_a_column_that_came_later_is_as_all_runs_were_before_it(tmp_path):
     write_run(tmp_path / "runs", config(0, 4, 0.2), loss=3.5)
     path = archive_of(tmp_path / "runs", tmp_path / "kept") / "runs.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["shuffled_targets"]), path)
@@ -266,7 +264,7 @@ def test_a_column_that_came_later_is_as_all_runs_were_before_it(tmp_path: Path) 
     assert not row["shuffled_targets"]
 
 
-def test_a_damaged_archive_and_one_of_another_version_are_named(tmp_path: Path) -> None:
+def test_a_damaged_archive_and_one_of_another_version_are_named(tmp_path):
     write_run(tmp_path / "runs", config(0), loss=3.5)
     kept = archive_of(tmp_path / "runs", tmp_path / "kept")
     path = kept / "curves.parquet"
@@ -279,7 +277,7 @@ def test_a_damaged_archive_and_one_of_another_version_are_named(tmp_path: Path) 
         read_tables(kept)
 
 
-def test_the_tables_of_two_archives_are_no_archive(tmp_path: Path) -> None:
+def test_the_tables_of_two_archives_are_no_archive(tmp_path):
     """Though their runs have the same ids."""
     for name, loss in (("one", 3.5), ("other", 3.4)):
         write_run(tmp_path / f"{name}-runs", config(0), loss)
@@ -293,7 +291,7 @@ def test_the_tables_of_two_archives_are_no_archive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["curves", "evaluations"])
-def test_rows_of_unknown_runs_and_runs_without_rows_are_named(tmp_path: Path, name: str) -> None:
+def test_rows_of_unknown_runs_and_runs_without_rows_are_named(tmp_path, name):
     """In archives of earlier versions, too, which state no digest."""
     runs = [config(0), config(1)]
     for run in runs:
@@ -316,7 +314,7 @@ def test_rows_of_unknown_runs_and_runs_without_rows_are_named(tmp_path: Path, na
             load(mixed)
 
 
-def test_import_takes_our_own_run_folders_whole(tmp_path: Path) -> None:
+def test_import_takes_our_own_run_folders_whole(tmp_path):
     """One row a run, with every fact, and the questions beside them."""
     runs, archive = tmp_path / "mine", tmp_path / "archive"
     for seed in range(2):

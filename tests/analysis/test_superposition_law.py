@@ -1,7 +1,5 @@
 """The law returns the baseline where nothing is superposed, fits, predicts, and says its limits."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,7 +42,7 @@ def made(law: Law, noise: float, seed: int = 0, **kept: list[float]) -> pd.DataF
     return pd.DataFrame(rows, columns=["params", "tokens", "bag_size", "step_ratio", "loss"])
 
 
-def test_the_law_is_the_baseline_at_one_token_and_at_no_steps() -> None:
+def test_the_law_is_the_baseline_at_one_token_and_at_no_steps():
     random = np.random.default_rng(0)
     names = (*LINEAR, "log_width", "blur", "drift", "log_onset", "onset_bag", "debt_recovery")
     values = {name: random.uniform(0.1, 1.0) for name in (*names, "size", "length")}
@@ -52,13 +50,13 @@ def test_the_law_is_the_baseline_at_one_token_and_at_no_steps() -> None:
     assert gain(values, {**columns, "t": columns["s"]}) == pytest.approx(np.zeros(3), abs=1e-12)
 
 
-def test_thirteen_numbers_fit_all_four_tables_and_are_all_determined(law: Law) -> None:
+def test_thirteen_numbers_fit_all_four_tables_and_are_all_determined(law):
     assert len(law.fit.theta) == 13
     assert law.fit.undetermined == []
     assert law.held == {}
 
 
-def test_of_one_size_and_one_length_what_they_cannot_tell_is_held_and_named() -> None:
+def test_of_one_size_and_one_length_what_they_cannot_tell_is_held_and_named():
     rows = published_rows()
     table, note = predictions(rows, splits(rows)["600M → 270M"])
     assert table["law"].notna().all()
@@ -66,20 +64,20 @@ def test_of_one_size_and_one_length_what_they_cannot_tell_is_held_and_named() ->
         assert held in note
 
 
-def test_rows_that_do_not_determine_the_law_are_refused() -> None:
+def test_rows_that_do_not_determine_the_law_are_refused():
     rows = published_rows()
     few = rows[(rows["table"] == 4) & (rows["bag_size"].isin([1, 4]))].reset_index(drop=True)
     with pytest.raises(UserError):
         fit_law(few)
 
 
-def test_a_law_is_recovered_from_what_it_made_in_any_unit(law: Law) -> None:
+def test_a_law_is_recovered_from_what_it_made_in_any_unit(law):
     rows = law.rows.assign(loss=law.rows["predicted"])
     again = fit_law(rows.assign(params=rows["params"] / 1e3, tokens=rows["tokens"] / 1e3))
     assert again.fit.theta == pytest.approx(law.fit.theta, rel=1e-3, abs=1e-4)
 
 
-def test_a_frame_of_ones_own_runs_is_fitted_predicts_and_recommends(law: Law) -> None:
+def test_a_frame_of_ones_own_runs_is_fitted_predicts_and_recommends(law):
     longer = {"params": 9e8, "tokens": 4e11, "bag_size": 1, "step_ratio": 0.0, "loss": 2.9}
     frame = pd.concat([made(law, 0.0), pd.DataFrame([longer])], ignore_index=True)
     fitted = analysis.fit_superposition_law(frame.astype(object))
@@ -91,9 +89,7 @@ def test_a_frame_of_ones_own_runs_is_fitted_predicts_and_recommends(law: Law) ->
     assert advice["r"] == pytest.approx(best["r"], abs=0.03)
 
 
-def test_the_question_fits_judges_and_recommends_and_refuses_outside(
-    law: Law, tmp_path: Path
-) -> None:
+def test_the_question_fits_judges_and_recommends_and_refuses_outside(law, tmp_path):
     bags = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
     rows = made(law, 0.001, params=[2e8], tokens=[4e10], bags=bags).assign(steps=20_000)
     archive = imported(tmp_path, rows)
@@ -110,7 +106,7 @@ def test_the_question_fits_judges_and_recommends_and_refuses_outside(
 
 
 @pytest.mark.slow
-def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
+def test_intervals_of_gain_and_advice_hold_a_known_truth(law):
     """200 grids with seeds' and shared prefix runs' noise: a gain in 93–97% of them, within the
     binomial."""
     asked = pd.DataFrame({"params": [3e8], "tokens": [8e10], "bag_size": [6.0], "targets": [6.0]})
@@ -137,7 +133,7 @@ def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
     assert (share[1:] >= 0.90).all()
 
 
-def test_a_bad_frame_is_named(law: Law) -> None:
+def test_a_bad_frame_is_named(law):
     frame = made(law, 0.0)
     for bad, complaint in (
         (frame.assign(loss=frame["loss"].where(frame.index != 3)), "row 3: nan is not a finite"),
@@ -149,13 +145,13 @@ def test_a_bad_frame_is_named(law: Law) -> None:
             analysis.fit_superposition_law(bad)
 
 
-def test_targets_count_by_the_entropy_of_their_weights() -> None:
+def test_targets_count_by_the_entropy_of_their_weights():
     assert effective_targets(8) == pytest.approx(8.0)
     assert effective_targets(8, "first_token") == pytest.approx(1.0)
     assert 1 < effective_targets(8, "exponential") < effective_targets(8, "power_law") < 8
 
 
-def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: Law) -> None:
+def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law):
     """The recommended cell's published loss is within noise of the best published one."""
     advice = recommend(law, 600e6, SHORT)
     cells = law.rows[(law.rows["table"] == 6) & (law.rows["bag_size"] > 1)]
@@ -169,7 +165,7 @@ def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: L
             recommend(law, params, tokens)
 
 
-def test_where_the_law_means_nothing_it_says_so(law: Law) -> None:
+def test_where_the_law_means_nothing_it_says_so(law):
     for asked, complaint in (
         ((270e6, SHORT, 4, 1.0), "r = 1.0: the law needs"),
         ((270e6, SHORT, 0, 0.3), "s = 0, r = 0.3: the law needs"),

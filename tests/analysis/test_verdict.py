@@ -68,7 +68,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_planned_questions_stand_first_each_family_with_its_own_allowance(runs: Path) -> None:
+def test_planned_questions_stand_first_each_family_with_its_own_allowance(runs):
     asked = [question(2), question(4), question(4, "main", primary=True)]
     asked += [two_arms(asked[1], question(8), "parts")]
     table = compare(load(runs), asked).verdicts
@@ -82,7 +82,7 @@ def test_planned_questions_stand_first_each_family_with_its_own_allowance(runs: 
     assert alone == ["All settings; no question was registered"]
 
 
-def test_a_setting_takes_the_verdict_of_the_question_about_all_its_runs(runs: Path) -> None:
+def test_a_setting_takes_the_verdict_of_the_question_about_all_its_runs(runs):
     whole, part = question(4, "main", primary=True), question(2, where={"seed": (0, 1, 2)})
     found = compare(load(runs), [part, whole, two_arms(question(2), question(8), "parts")])
     table = found.table.set_index("bag_size")
@@ -93,9 +93,7 @@ def test_a_setting_takes_the_verdict_of_the_question_about_all_its_runs(runs: Pa
 
 
 @pytest.mark.parametrize(("lost", "verdict"), [(1, "better"), (2, "unstable")])
-def test_diverged_seeds_are_counted_and_two_of_them_take_the_verdict(
-    runs: Path, lost: int, verdict: str
-) -> None:
+def test_diverged_seeds_are_counted_and_two_of_them_take_the_verdict(runs, lost, verdict):
     for seed in range(10, 10 + lost):
         for bag in (2, 4):
             write_run(runs, config(seed, bag, 0.2), None, state="diverged")
@@ -109,7 +107,7 @@ def test_diverged_seeds_are_counted_and_two_of_them_take_the_verdict(
     assert table["verdict"].iloc[2] == verdict
 
 
-def test_a_shared_prefix_run_that_diverged_is_no_seed_of_its_own(runs: Path) -> None:
+def test_a_shared_prefix_run_that_diverged_is_no_seed_of_its_own(runs):
     of_seed = {"seed": 9, "bag_size": 4, "step_ratio": 0.2}
     write_run(runs, config(**of_seed), None, state="diverged")
     trunk = config(**of_seed, role="trunk", schedule__stop_after=600)
@@ -119,7 +117,7 @@ def test_a_shared_prefix_run_that_diverged_is_no_seed_of_its_own(runs: Path) -> 
     assert (table.loc["s = 4", "verdict"], table.loc["s = 4", "diverged"]) == ("better", 1)
 
 
-def test_what_is_not_trained_or_has_one_seed_makes_no_claim(tmp_path: Path) -> None:
+def test_what_is_not_trained_or_has_one_seed_makes_no_claim(tmp_path):
     write_run(tmp_path, config(0), 3.5)
     write_run(tmp_path, config(0, 2, 0.2), 3.4)
     add_questions(tmp_path, [question(2), question(4)])
@@ -129,7 +127,7 @@ def test_what_is_not_trained_or_has_one_seed_makes_no_claim(tmp_path: Path) -> N
     assert summary.lines()[2] == "Planned"
 
 
-def test_a_second_version_of_a_question_needs_an_archive_of_its_own(tmp_path: Path) -> None:
+def test_a_second_version_of_a_question_needs_an_archive_of_its_own(tmp_path):
     """A question that was registered is not replaced, nor does it count twice."""
     add_questions(tmp_path, [question(2)])
     with pytest.raises(UserError, match=r"question 's = 2' of family 'family'.*of their own"):
@@ -150,12 +148,12 @@ def test_a_second_version_of_a_question_needs_an_archive_of_its_own(tmp_path: Pa
         ([1, 2, 3, 4], [0.25, 0.5, 0.75, 1]),
     ],
 )
-def test_a_gain_is_settled_since_it_was_last_none_or_of_the_other_sign(gains, since) -> None:
+def test_a_gain_is_settled_since_it_was_last_none_or_of_the_other_sign(gains, since):
     curve = pd.DataFrame({"share": [0.25, 0.5, 0.75, 1.0], "gain": gains})
     assert settled(curve).tolist() == since
 
 
-def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs: Path) -> None:
+def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs):
     """The arm trails by 0.1 at the first evaluation after the switch."""
     add_questions(runs, [question(2, predicted=(0.05, 0.1)), question(4, predicted=(0.02, 0.04))])
     tables = read_tables(runs)
@@ -178,14 +176,14 @@ def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs: Path) -> Non
     assert right[3] == "predicted: +0.020 to +0.040, right"
 
 
-def test_an_arm_that_holds_two_runs_of_a_seed_is_refused(runs: Path) -> None:
+def test_an_arm_that_holds_two_runs_of_a_seed_is_refused(runs):
     for seed in range(4):
         write_run(runs, config(seed, 4, 0.2, steps=500), 3.6)
     with pytest.raises(UserError, match=r"arm 's = 4': two runs of seed 0.*`where`"):
         compare(load(runs), [question(4)])
 
 
-def test_questions_of_several_folders_are_asked_of_their_own_runs(tmp_path: Path) -> None:
+def test_questions_of_several_folders_are_asked_of_their_own_runs(tmp_path):
     for place, steps, gain in (("one", 1000, 0.02), ("other", 500, -0.02)):
         for seed in range(4):
             write_run(tmp_path / place, config(seed, steps=steps), 3.5 + 0.01 * seed)
@@ -207,7 +205,7 @@ def test_questions_of_several_folders_are_asked_of_their_own_runs(tmp_path: Path
     ("record", "study"),
     [("campaign", "laptop"), ("what-does-the-work", "what-does-the-work"), ("tuned", "tuned")],
 )
-def test_the_questions_of_a_campaign_are_those_of_its_study(record: str, study: str) -> None:
+def test_the_questions_of_a_campaign_are_those_of_its_study(record, study):
     """They say the same of the same runs. The archive's find arms by the labels of their day, the
     study's by declared keys."""
     runs = read_tables(RECORDS / record).runs
@@ -249,7 +247,7 @@ def ours(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_question_keeps_its_first_registration(tmp_path: Path, ours: Path) -> None:
+def test_a_question_keeps_its_first_registration(tmp_path, ours):
     """The commit is that of the repository in which the study's file lies."""
     runs = tmp_path / "runs"
     register(runs, [GAIN], [ours], asks="Does it gain?")
@@ -272,7 +270,7 @@ def test_a_question_keeps_its_first_registration(tmp_path: Path, ours: Path) -> 
     assert changed.registration.time > second.registration.time
 
 
-def test_seeds_that_are_named_after_a_run_has_ended_are_added(tmp_path: Path) -> None:
+def test_seeds_that_are_named_after_a_run_has_ended_are_added(tmp_path):
     def of(*seeds: int) -> Question:
         arms = {
             side: arm.model_copy(update={"where": {**arm.where, "seed": seeds}})
@@ -304,7 +302,7 @@ def test_seeds_that_are_named_after_a_run_has_ended_are_added(tmp_path: Path) ->
     assert chosen.registration.time > first.registration.time
 
 
-def test_a_question_is_planned_if_its_runs_came_later(tmp_path: Path) -> None:
+def test_a_question_is_planned_if_its_runs_came_later(tmp_path):
     """Before, beside and after the runs; by hand; and with the commit of another repository."""
 
     def trained(bag: int, ratio: float = 0.2) -> None:
@@ -341,7 +339,7 @@ def test_a_question_is_planned_if_its_runs_came_later(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("smallest", "verdict"), [(0.06, "no worthwhile gain"), (0.001, "undecided")]
 )
-def test_a_gain_may_be_shown_to_be_too_small(tmp_path: Path, smallest: float, verdict: str) -> None:
+def test_a_gain_may_be_shown_to_be_too_small(tmp_path, smallest, verdict):
     for seed, luck in enumerate((0.01, -0.01, 0.004, -0.002)):
         write_run(tmp_path, config(seed), 3.5)
         write_run(tmp_path, config(seed, 4, 0.2), 3.5 + luck)
@@ -356,7 +354,7 @@ def test_a_gain_may_be_shown_to_be_too_small(tmp_path: Path, smallest: float, ve
         ask("comparison", tmp_path, arm="s=9", against="baseline")
 
 
-def test_arms_at_rates_of_their_own(tmp_path: Path) -> None:
+def test_arms_at_rates_of_their_own(tmp_path):
     """If the user says so, or if both were swept; what differs is said. Every kind of match and
     the curve over lengths take the same arms."""
     rates = {1: 4e-3, 4: 2e-3}
@@ -381,7 +379,7 @@ def test_arms_at_rates_of_their_own(tmp_path: Path) -> None:
     assert set(multipliers["setting"]) == {"s = 4, r = 0.2"}
 
 
-def test_an_equal_loss_is_answered_by_an_interval(tmp_path: Path) -> None:
+def test_an_equal_loss_is_answered_by_an_interval(tmp_path):
     """The arm after 1,000 steps has the loss of the baseline after 1,400."""
     for seed in range(3):
         luck = 0.001 * seed
@@ -399,7 +397,7 @@ def test_an_equal_loss_is_answered_by_an_interval(tmp_path: Path) -> None:
     assert said[0].startswith("Equal loss, primary, equal loss, s = 4: 1,000 steps are worth 1,")
 
 
-def test_added_seeds_have_a_row_of_their_own(runs: Path) -> None:
+def test_added_seeds_have_a_row_of_their_own(runs):
     """The planned row keeps the seeds that were named before any run had ended."""
     seeds = Registration(time=EARLY.time, seeds=(0, 1, 2))
     asked = question(4, "main", primary=True, registration=seeds)
@@ -417,7 +415,7 @@ def test_added_seeds_have_a_row_of_their_own(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "older"), [("campaign", 2), ("what-does-the-work", 0), ("tuned", 0)]
 )
-def test_the_campaigns_keep_what_they_planned(record: str, older: int) -> None:
+def test_the_campaigns_keep_what_they_planned(record, older):
     """The first has neither starts nor one commit: it needs the history of this repository."""
     if record == "campaign" and not descends(RECORDS, "c1e38ddf4048", "cc7af1a58396"):
         pytest.skip("no history of this repository here")
@@ -427,7 +425,7 @@ def test_the_campaigns_keep_what_they_planned(record: str, older: int) -> None:
     assert (asked["order"] != "").sum() == older
 
 
-def test_arms_are_found_by_declared_values_of_the_config(tmp_path: Path) -> None:
+def test_arms_are_found_by_declared_values_of_the_config(tmp_path):
     """r is compared as declared, not as the whole number of steps makes it; True is no 1."""
     for seed, bag, ratio in ((0, 1, 0.0), (0, 4, 0.3), (3, 4, 0.3004)):
         write_run(tmp_path, config(seed, bag, ratio), 3.5)
@@ -449,7 +447,7 @@ def test_arms_are_found_by_declared_values_of_the_config(tmp_path: Path) -> None
     assert found(no__such=1) == 0
 
 
-def test_no_questions_write_no_file_and_damaged_ones_are_named(tmp_path: Path) -> None:
+def test_no_questions_write_no_file_and_damaged_ones_are_named(tmp_path):
     register(tmp_path / "runs", [])
     assert not (tmp_path / "runs").exists()
     assert read_questions(tmp_path) == ()
@@ -458,7 +456,7 @@ def test_no_questions_write_no_file_and_damaged_ones_are_named(tmp_path: Path) -
         read_questions(tmp_path)
 
 
-def test_a_registered_question_finds_its_runs_although_a_key_that_it_names_is_gone() -> None:
+def test_a_registered_question_finds_its_runs_although_a_key_that_it_names_is_gone():
     """Max pooling was a key when the fourth campaign was registered."""
     (old,) = {
         key: value

@@ -35,9 +35,7 @@ def parts(work: Path) -> dict[str, dict[str, Any]]:
     return {name: json.loads((work / f"{name}.json").read_text()) for name in names}
 
 
-def test_losses_and_gradients_are_checked_for_both_models_and_both_phases(
-    parts: dict[str, dict[str, Any]],
-) -> None:
+def test_losses_and_gradients_are_checked_for_both_models_and_both_phases(parts):
     checks = parts["correctness"]["checks"]
     names = {(check["name"], check["kind"]) for check in checks}
     assert ("an expert without positions", "bfloat16") in names
@@ -46,9 +44,7 @@ def test_losses_and_gradients_are_checked_for_both_models_and_both_phases(
     assert [check for check in checks if not check["passed"]] == []
 
 
-def test_steps_of_both_phases_are_compared_with_plain_pytorch_and_with_a_measured_product(
-    parts: dict[str, dict[str, Any]],
-) -> None:
+def test_steps_of_both_phases_are_compared_with_plain_pytorch_and_with_a_measured_product(parts):
     results = parts["steps-600m"]
     assert results["superposed"]["mfu"] is results["superposed"]["peak_memory"] is None
     product = results["ceiling"]["flops_per_second"]
@@ -61,9 +57,7 @@ def test_steps_of_both_phases_are_compared_with_plain_pytorch_and_with_a_measure
     assert any(row.startswith("| moe-10b, superposed |") for row in rows)
 
 
-def test_arms_spend_the_same_flops_read_nothing_twice_and_are_kept(
-    parts: dict[str, dict[str, Any]], work: Path
-) -> None:
+def test_arms_spend_the_same_flops_read_nothing_twice_and_are_kept(parts, work):
     pair, third = parts["runs"], parts["more-runs"]["both-sides-0"]
     assert pair["resumed"] == {"same bits": True, "largest difference of a loss": 0.0}
     arms = [pair["baseline-0"], pair["output-only-0"], third]
@@ -82,9 +76,7 @@ gpu.main(["--device", "cpu", "--minutes", "1e4", "--to", sys.argv[1]])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_run_leaves_its_record_and_no_process(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_killed_run_leaves_its_record_and_no_process(tmp_path, number):
     """While the first part is at work and the second waits for it."""
     with subprocess.Popen(
         [sys.executable, "-c", SLOW, tmp_path], stdout=subprocess.PIPE, text=True
@@ -113,7 +105,7 @@ def _until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("wrong", [torch.tensor([1.0, 2.1]), torch.tensor([1.0, torch.nan])])
-def test_a_wrong_gradient_fails_its_check(wrong: torch.Tensor) -> None:
+def test_a_wrong_gradient_fails_its_check(wrong):
     names = ["case: loss", "case: gradient of a", "case: gradient of b"]
     expected = dict.fromkeys(names, torch.tensor([1.0, 2.0]))
     found = {**expected, "case: gradient of a": wrong}
@@ -123,15 +115,13 @@ def test_a_wrong_gradient_fails_its_check(wrong: torch.Tensor) -> None:
     assert gradient["worst"] == "gradient of a"
 
 
-def test_a_part_that_fails_keeps_what_it_had(tmp_path: Path) -> None:
+def test_a_part_that_fails_keeps_what_it_had(tmp_path):
     request = argparse.Namespace(device="cpu", small=True, work=tmp_path)
     assert not gpu.run_part("correctness", gpu.PARTS["correctness"], request)  # has no reference
     assert "reference.pt" in json.loads((tmp_path / "correctness.json").read_text())["failure"]
 
 
-def test_a_machine_that_will_not_do_is_told_why_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_machine_that_will_not_do_is_told_why_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert gpu.main(["--to", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().out.splitlines()
@@ -145,7 +135,7 @@ def test_a_machine_that_will_not_do_is_told_why_in_one_line(
     assert line.startswith(f"error: {sys.executable} lacks torch, megatron, ")
 
 
-def test_the_checks_need_their_reference(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_checks_need_their_reference(capsys):
     with pytest.raises(SystemExit):
         gpu.main(["--device", "cpu", "--parts", "correctness"])
     assert "needs the part reference" in capsys.readouterr().err

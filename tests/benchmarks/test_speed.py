@@ -1,7 +1,6 @@
 """The speed comparison: that it compares like with like, and runs. Not how fast: CI is shared."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from tst_study.superposition.steps import NEXT_TOKEN
 
 
 @pytest.mark.parametrize("groups", [2, 1])
-def test_the_plain_model_computes_the_loss_of_ours_from_the_same_weights(groups: int) -> None:
+def test_the_plain_model_computes_the_loss_of_ours_from_the_same_weights(groups):
     model = {**PRESETS["laptop-64"], "initial_deviation": 0.1, "key_value_heads": groups}
     config = step_config(model, 2, 16)
     with process_groups(config) as ranks:
@@ -52,9 +51,7 @@ def _copy_weights(model: torch.nn.Module, plain: PlainModel, shape: Model) -> No
                 layer.get_submodule(name).weight.copy_(weight)
 
 
-def test_losses_and_steps_are_compared_and_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_losses_and_steps_are_compared_and_recorded(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(SIZES, "tiny", ({"preset": "laptop-64"}, 2, 16))
     threads = torch.get_num_threads()
     try:

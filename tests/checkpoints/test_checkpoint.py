@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -51,13 +50,8 @@ FILES = [".metadata", "metadata.json", "common.pt", "__0_0.distcp", DIGESTS]
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 @pytest.mark.parametrize("file", FILES)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_takes_its_place(
-    words: Path,
-    finished: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    file: str,
-    damage: Callable[[Path], None],
-) -> None:
+    words, finished, tmp_path, capsys, file, damage
+):
     """One bit, of a tensor for example, where torch itself would not notice."""
     folder = shutil.copytree(finished, tmp_path / "damaged")
     before, newest = checkpoint_folders(folder)
@@ -74,9 +68,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_takes_its_place(
     assert_same_run(folder, finished)
 
 
-def test_a_checkpoint_of_another_run_or_step_is_not_used(
-    words: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_of_another_run_or_step_is_not_used(words, finished, tmp_path, capsys):
     """Wherever one is opened: to resume, to fork, to evaluate and to export."""
     folder = shutil.copytree(finished, tmp_path / "own")
     before, newest = checkpoint_folders(folder)
@@ -104,9 +96,7 @@ def test_a_checkpoint_of_another_run_or_step_is_not_used(
         CheckpointReader(newest)
 
 
-def test_a_checkpoint_of_an_earlier_version_is_taken_with_a_line(
-    words: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_of_an_earlier_version_is_taken_with_a_line(words, finished, tmp_path, capsys):
     folder = shutil.copytree(finished, tmp_path / "old")
     for place in checkpoint_folders(folder):
         content = json.loads((place / DIGESTS).read_bytes())
@@ -120,9 +110,7 @@ def test_a_checkpoint_of_an_earlier_version_is_taken_with_a_line(
         assert f"step-{step:08d}: does not name its run" in said
 
 
-def test_where_no_checkpoint_is_whole_none_is_used(
-    words: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_where_no_checkpoint_is_whole_none_is_used(words, finished, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "damaged")
     for place in checkpoint_folders(folder):
         flip(place / "__0_0.distcp")
@@ -136,9 +124,7 @@ def test_where_no_checkpoint_is_whole_none_is_used(
     assert [segment["ended"] for segment in record.segments] == ["done"]
 
 
-def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
-    words: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(words, finished, tmp_path):
     """Otherwise the only whole checkpoint would be deleted for it."""
     folder = shutil.copytree(finished, tmp_path / "damaged")
     newest = checkpoint_folders(folder)[-1]
@@ -156,8 +142,8 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
     [("fsync", errno.ENOSPC, "free some space"), ("rename", errno.EACCES, "mend it")],
 )
 def test_what_a_disk_refuses_of_a_save_costs_nothing_that_was_saved(
-    words: Path, finished: Path, tmp_path: Path, call: str, number: int, remedy: str
-) -> None:
+    words, finished, tmp_path, call, number, remedy
+):
     honest = getattr(os, call)
 
     def refused_at_step_ten(file: int | Path, *more: Path) -> None:
@@ -179,7 +165,7 @@ def test_what_a_disk_refuses_of_a_save_costs_nothing_that_was_saved(
     assert_same_run(tmp_path, finished)
 
 
-def test_what_the_disk_of_one_rank_refuses_all_of_them_say(words: Path, tmp_path: Path) -> None:
+def test_what_the_disk_of_one_rank_refuses_all_of_them_say(words, tmp_path):
     config = tiny(words, EVERY_FIVE, 'execution.parallel.optimizer="distributed"')
 
     def refused() -> str:
@@ -202,9 +188,7 @@ def test_what_the_disk_of_one_rank_refuses_all_of_them_say(words: Path, tmp_path
     assert run_ranks(2, train, config, tmp_path) == ["done"] * 2
 
 
-def test_ranks_resume_from_one_step_and_agree_on_the_layout(
-    words: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_ranks_resume_from_one_step_and_agree_on_the_layout(words, finished, tmp_path):
     """Though a node may list an older state of the folder, or have other memory."""
 
     def resumed() -> object:

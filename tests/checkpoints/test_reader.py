@@ -3,7 +3,6 @@
 import os
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def trained(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_reads_what_megatron_reads(trained: Path) -> None:
+def test_it_reads_what_megatron_reads(trained):
     opened = open_run(trained)
     reader = CheckpointReader(opened.checkpoint)
     with trained_model(opened) as (model, _):
@@ -41,7 +40,7 @@ def test_it_reads_what_megatron_reads(trained: Path) -> None:
     assert torch.equal(reader.read(name, (1,)), reader.read(name)[1])
 
 
-def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_keeps_a_model_from_being_used(trained, tmp_path):
     """`export` and `evaluate` both begin here; torch itself would not notice."""
     folder = shutil.copytree(trained, tmp_path / "run")
     (folder / "checkpoints" / "step-²").mkdir()  # a digit to `isdigit`, and no number to `int`
@@ -55,7 +54,7 @@ def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Pa
     assert open_run(folder, 2).step == 2
 
 
-def test_what_is_not_there_is_named(trained: Path) -> None:
+def test_what_is_not_there_is_named(trained):
     reader = CheckpointReader(open_run(trained).checkpoint)
     with pytest.raises(UserError, match="lm_head"):
         reader.read("lm_head")
@@ -102,9 +101,7 @@ POISONS = {
 
 
 @pytest.mark.parametrize("poison", POISONS, ids=lambda poison: poison.__name__)
-def test_a_hostile_checkpoint_is_refused_in_one_line(
-    trained: Path, words: Path, tmp_path: Path, poison: Callable[[Path, Path], None]
-) -> None:
+def test_a_hostile_checkpoint_is_refused_in_one_line(trained, words, tmp_path, poison):
     folder = shutil.copytree(trained, tmp_path / "run")
     mark = tmp_path / "executed"
     place = checkpoint_folders(folder)[-1]
@@ -121,6 +118,6 @@ def test_a_hostile_checkpoint_is_refused_in_one_line(
     assert not mark.exists()
 
 
-def test_the_hostile_pickle_of_these_tests_is_one(tmp_path: Path) -> None:
+def test_the_hostile_pickle_of_these_tests_is_one(tmp_path):
     pickle.loads(pickle.dumps(Hostile(tmp_path / "executed")))
     assert (tmp_path / "executed").exists()

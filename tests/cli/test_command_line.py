@@ -48,9 +48,7 @@ def config_file(tmp_path: Path, words: Path) -> Path:
     return path
 
 
-def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
-    tmp_path: Path, config_file: Path
-) -> None:
+def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(tmp_path, config_file):
     shown = tst_study(
         "train", config_file, "--dry-run", "--set", "schedule.steps=1000", cwd=tmp_path
     )
@@ -75,9 +73,7 @@ def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
         assert part in words
 
 
-def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(
-    config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(config_file, monkeypatch, capsys):
     monkeypatch.setattr("tst_study.cli.has_gpu", lambda: True)
     named = tomllib.loads(config_file.read_text())
     config_file.write_text(tomli_w.dumps({**named, "numerics": {}, "execution": {}}))
@@ -105,22 +101,20 @@ def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(
         ("--device L4", "hours not known: no MFU on L4 is published; give --mfu"),
     ],
 )
-def test_dry_run_says_what_a_run_costs_on_a_gpu(
-    tmp_path: Path, config_file: Path, options: str, cost: str
-) -> None:
+def test_dry_run_says_what_a_run_costs_on_a_gpu(tmp_path, config_file, options, cost):
     shape = "--set model={preset='270m'} --set schedule.steps=5k --set batch.sequences=1k"
     shape += " --set batch.sequence_length=2048 --set data.corpora=[{path='none'}]"
     shown = answer(["train", config_file, "--dry-run", *shape.split(), *options.split()], tmp_path)
     assert f"#   cost                  {cost}" in shown.out
 
 
-def test_dry_run_of_a_trunk_counts_what_it_trains() -> None:
+def test_dry_run_of_a_trunk_counts_what_it_trains():
     words = " ".join(describe(example("schedule.stop_after=15"), "no id").split())
     assert "# superposition 15 1.68e+10 61,440 # recovery 0 0 0 # total 15 1.68e+10 61," in words
     assert "# latent tokens 15,360 # raw tokens 61,440 # data multiplier 4, raw" in words
 
 
-def test_dry_run_gives_the_memory_of_one_of_several_processes() -> None:
+def test_dry_run_gives_the_memory_of_one_of_several_processes():
     one, four = (describe(example(), "no id", processes=count) for count in (1, 4))
     assert "# memory of one rank" in one
     assert "# memory of one of 4 ranks" in four
@@ -139,9 +133,7 @@ def test_dry_run_gives_the_memory_of_one_of_several_processes() -> None:
         (["--processes", "3"], "batch.sequences = 16"),
     ],
 )
-def test_dry_run_makes_every_check_that_training_makes(
-    tmp_path: Path, config_file: Path, arguments: list[str], complaint: str
-) -> None:
+def test_dry_run_makes_every_check_that_training_makes(tmp_path, config_file, arguments, complaint):
     from tests.record.test_record import open_run
 
     header = open_run(tmp_path / "other").header
@@ -158,7 +150,7 @@ def test_dry_run_makes_every_check_that_training_makes(
         assert shown.out == ""
 
 
-def test_two_tokenizers_are_told_apart(tmp_path: Path, config_file: Path) -> None:
+def test_two_tokenizers_are_told_apart(tmp_path, config_file):
     (tmp_path / "held.txt").write_text("held out")
     for name in ("one", "other"):  # of one size
         text = "".join(f"{name} has no {k} of its own.\n\n" for k in range(200))
@@ -172,7 +164,7 @@ def test_two_tokenizers_are_told_apart(tmp_path: Path, config_file: Path) -> Non
     assert "such as --tokenizer one/tokenizer.json" in said
 
 
-def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
+def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples():
     groups: dict[str, list[str]] = {}
     for line in answer(["--help"], ROOT).out.splitlines():
         if line in ("One run:", "Studies:", "Results:"):
@@ -192,7 +184,7 @@ def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
         assert all(f"{line} ".startswith(f"  tst-study {verb} ") for line in examples)
 
 
-def test_verbs_are_found_where_the_package_is_not_installed(tmp_path: Path) -> None:
+def test_verbs_are_found_where_the_package_is_not_installed(tmp_path):
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     found = (
         "import importlib.metadata as metadata; metadata.entry_points = None\n"
@@ -209,22 +201,20 @@ def test_verbs_are_found_where_the_package_is_not_installed(tmp_path: Path) -> N
     assert shown.stdout.split() == ["tst_study", "experiments", "analysis", "paper_figures"]
 
 
-def test_a_file_that_lacks_a_character_gets_its_number(tmp_path: Path) -> None:
+def test_a_file_that_lacks_a_character_gets_its_number(tmp_path):
     shown = tst_study("analyse", "matched", "--published", cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert (shown.returncode, "\\u2013" in shown.stdout) == (0, True), shown
 
 
 @pytest.mark.parametrize("names", [["analysis"], ["experiments", "paper_figures", "datasets"]])
-def test_files_of_the_working_directory_are_not_imported(tmp_path: Path, names: list[str]) -> None:
+def test_files_of_the_working_directory_are_not_imported(tmp_path, names):
     for name in names:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
     shown = tst_study("figures", "--runs", "nowhere", "--to", "out", cwd=tmp_path)
     assert (shown.returncode, "error: nowhere: " in shown.stderr) == (2, True), shown
 
 
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(tmp_path, monkeypatch):
     """A wheel without extras has `tst_study.superposition` alone."""
 
     def without_it(*arguments: object) -> None:
@@ -239,7 +229,7 @@ COUNTS = {"2.3M": "at most 20,000", "0": "'0': give", "1.5": "a whole", "1,5k": 
 
 
 @pytest.mark.parametrize("text", COUNTS)
-def test_what_is_no_count_is_refused_with_what_would_be_one(text: str) -> None:
+def test_what_is_no_count_is_refused_with_what_would_be_one(text):
     with pytest.raises(USAGE_ERROR, match=COUNTS[text]):
         count_option("Runs.", most=20_000).parser(text)
 
@@ -257,17 +247,13 @@ def test_what_is_no_count_is_refused_with_what_would_be_one(text: str) -> None:
         (["submit", "headline", "--scale", "paper", "--launcher", "slurm"], "sbatch: not on the"),
     ],
 )
-def test_bad_input_is_one_line_and_status_two(
-    tmp_path: Path, config_file: Path, arguments: list[str], complaint: str
-) -> None:
+def test_bad_input_is_one_line_and_status_two(tmp_path, config_file, arguments, complaint):
     assert complaint in refusal(arguments, tmp_path)
     with pytest.raises(UserError):
         answer([*arguments, "--debug"], tmp_path)
 
 
-def test_prepare_and_verify_name_what_they_wrote_and_what_is_not_whole(
-    documents: Path, tmp_path: Path
-) -> None:
+def test_prepare_and_verify_name_what_they_wrote_and_what_is_not_whole(documents, tmp_path):
     (tmp_path / "text.jsonl").symlink_to(documents.with_name("texts.jsonl"))
     for line in (
         "prepare --source text.jsonl --to prose --tokenizer bytes --validation-share 0.1",
@@ -284,9 +270,7 @@ def test_prepare_and_verify_name_what_they_wrote_and_what_is_not_whole(
     assert said.startswith("words/train.bin: what lies at bytes 0 to 4,194,304 is not what")
 
 
-def test_one_run_trains_and_another_is_refused_its_folder(
-    tmp_path: Path, config_file: Path
-) -> None:
+def test_one_run_trains_and_another_is_refused_its_folder(tmp_path, config_file):
     small = ["--set", "schedule.steps=8", "--set", "schedule.warmup_steps=1", "--folder", "run"]
     small += ["--set", "execution.checkpoint_every=4"]
     shown = answer(["train", config_file, *small], tmp_path)

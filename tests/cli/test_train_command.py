@@ -31,9 +31,7 @@ def command(config_file: Path, folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(
-    words: Path, tmp_path: Path
-) -> None:
+def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(words, tmp_path):
     """As a dropped ssh session does: its terminal is gone, for the live line as well."""
     file, folder = tmp_path / "run.toml", tmp_path / "broken"
     file.write_text(to_toml(tiny(words, *SETTINGS)))
@@ -75,7 +73,7 @@ def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(
     assert_same_run(folder, tmp_path / "unbroken")
 
 
-def test_under_nohup_a_run_outlives_its_terminal() -> None:
+def test_under_nohup_a_run_outlives_its_terminal():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with listening() as stop:
@@ -85,7 +83,7 @@ def test_under_nohup_a_run_outlives_its_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_full_disk_is_one_line_and_status_two(words: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_status_two(words, tmp_path):
     """A limit on the size of files stands for the disk: it is the kernel that refuses to write."""
     file, folder = tmp_path / "run.toml", tmp_path / "run"
     file.write_text(to_toml(tiny(words, "model.hidden_size=64", "schedule.steps=4")))

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from tst_study.errors import UserError
 from tst_study.superposition import Superposition
 
 
-def test_the_cases_are_what_their_generator_computes() -> None:
+def test_the_cases_are_what_their_generator_computes():
     def parsed(text: str) -> tuple[Any, list[float]]:
         numbers: list[float] = []
         return json.loads(text, parse_float=lambda digits: numbers.append(float(digits))), numbers
@@ -33,7 +32,7 @@ def test_the_cases_are_what_their_generator_computes() -> None:
     assert set(MISTAKES) == set(MENDS)
 
 
-def test_cases_are_only_appended_to() -> None:
+def test_cases_are_only_appended_to():
     """So that answers of others stay right. A change needs another `cases_version`."""
     first = json.loads(CASES.read_text())
     names = [
@@ -48,7 +47,7 @@ def test_cases_are_only_appended_to() -> None:
 
 
 @pytest.mark.parametrize("case", cases().values(), ids=cases())
-def test_what_each_mistake_prints_is_told_apart(case: dict[str, Any]) -> None:
+def test_what_each_mistake_prints_is_told_apart(case):
     key = "losses" if "batches" in case else "loss"
     printed = [each[key] for each in (case["right"], *case["normalisations"].values())]
     printed += [loss for losses in case["mistakes"].values() for loss in losses]
@@ -83,7 +82,7 @@ def our_loss(
     return method(s, mode, weights).loss(logits, labels, documents=documents)
 
 
-def test_the_package_itself_is_right_in_every_case() -> None:
+def test_the_package_itself_is_right_in_every_case():
     verdict = check(our_loss, our_embed)
     assert verdict.right
     assert verdict.lines == (
@@ -97,7 +96,7 @@ def test_the_package_itself_is_right_in_every_case() -> None:
 # --- somebody else's ------------------------------------------------------------------------------
 
 
-def test_an_implementation_from_the_paper_s_text_is_right() -> None:
+def test_an_implementation_from_the_paper_s_text_is_right():
     answers = {}
     for name in ("plain", "ignored", "one", "repeated"):
         case = {key: np.array(value) for key, value in cases()[name].items() if key != "right"}
@@ -198,7 +197,7 @@ WRONG: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "loss", "bags"), WRONG)
-def test_each_usual_mistake_is_named(name: str, loss: Any, bags: Any) -> None:
+def test_each_usual_mistake_is_named(name, loss, bags):
     verdict = check(loss, bags)
     assert not verdict.right
     mistakes = [line for line in verdict.lines if line.startswith(("mistake", "wrong"))]
@@ -215,13 +214,13 @@ def test_each_usual_mistake_is_named(name: str, loss: Any, bags: Any) -> None:
         ("a bag of padding alone as zeros (padding)", our_loss, embed_zeros),
     ],
 )
-def test_other_normalisations_are_right(name: str, loss: Any, bags: Any) -> None:
+def test_other_normalisations_are_right(name, loss, bags):
     verdict = check(loss, bags)
     assert verdict.right
     assert any(line.startswith(f"right up to normalisation: {name}") for line in verdict.lines)
 
 
-def test_targets_that_cross_are_named_and_a_factor_or_another_gradient_is_wrong() -> None:
+def test_targets_that_cross_are_named_and_a_factor_or_another_gradient_is_wrong():
     def crossing(logits: Tensor, labels: Tensor, s: int, documents: Any) -> Tensor:
         return our_loss(logits, labels, s)
 
@@ -240,7 +239,7 @@ def test_targets_that_cross_are_named_and_a_factor_or_another_gradient_is_wrong(
     assert "superposed_steps: 2, not 3" in str(judge({"switch": {"superposed_steps": 2}}))
 
 
-def test_a_loss_in_numpy_needs_no_torch(tmp_path: Path) -> None:
+def test_a_loss_in_numpy_needs_no_torch(tmp_path):
     code = """
 import sys
 sys.modules["torch"] = None
@@ -263,7 +262,7 @@ print(check(loss, embed))
     ), done.stderr
 
 
-def test_a_function_that_returns_more_than_it_is_asked_for_is_refused() -> None:
+def test_a_function_that_returns_more_than_it_is_asked_for_is_refused():
     for loss, bags, line in (
         (lambda z, y, s: (z.sum(), z), embed, "my_loss returned a tuple: return the loss alone"),
         (lambda z, y, s: z.sum(0), embed, r"my_loss returned an array of \(4, 11\): return the"),
@@ -284,7 +283,7 @@ def test_a_function_that_returns_more_than_it_is_asked_for_is_refused() -> None:
         ('{"plain": 2.5}', "plain: give an object with some of loss, grad_embedding"),
     ],
 )
-def test_answers_that_cannot_be_judged_are_refused(answers: str, line: str, tmp_path: Path) -> None:
+def test_answers_that_cannot_be_judged_are_refused(answers, line, tmp_path):
     (tmp_path / "answers.json").write_text(answers)
     with pytest.raises(UserError, match=line) as caught:
         judge_file(tmp_path / "answers.json")

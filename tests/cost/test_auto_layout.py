@@ -34,9 +34,7 @@ def chosen(preset: str, gpus: int, memory: int) -> Config | None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("gpus", [1, 8, 64, 512])
-def test_what_fits_is_left_to_data_parallelism_with_a_shared_optimizer(
-    preset: str, gpus: int
-) -> None:
+def test_what_fits_is_left_to_data_parallelism_with_a_shared_optimizer(preset, gpus):
     found = chosen(preset, gpus, 141)
     if found is None:
         assert (preset, gpus) == ("moe-10b-a1b", 1)
@@ -55,7 +53,7 @@ def test_what_fits_is_left_to_data_parallelism_with_a_shared_optimizer(
 
 
 @pytest.mark.parametrize("preset", ["600m", "3b", "moe-10b-a1b"])
-def test_less_memory_is_answered_by_tensor_ranks_then_by_computing_again(preset: str) -> None:
+def test_less_memory_is_answered_by_tensor_ranks_then_by_computing_again(preset):
     """Never by something later in that order before the earlier does not help any more."""
     order = []
     for memory in range(141, 4, -3):
@@ -69,7 +67,7 @@ def test_less_memory_is_answered_by_tensor_ranks_then_by_computing_again(preset:
     assert len(set(order)) > 1
 
 
-def test_a_node_is_as_large_as_the_launch_says() -> None:
+def test_a_node_is_as_large_as_the_launch_says():
     for per_node in (2, 4, 8):
         given = asked("moe-10b-a1b", 8192)
         found = resolve(given, 64, 80 * GB, on_gpu=True, device="H100", per_node=per_node)
@@ -77,7 +75,7 @@ def test_a_node_is_as_large_as_the_launch_says() -> None:
         assert str(count_traffic(found.config, 64, per_node)) in found.reason
 
 
-def test_tensor_ranks_stay_within_a_node_of_the_device() -> None:
+def test_tensor_ranks_stay_within_a_node_of_the_device():
     for device, tensor in (("GB200", 4), ("B200", 8)):
         few = {"batch": Batch(sequences=64 // tensor, sequence_length=2048)}
         wide = asked("3b", 2048).model_copy(update=few)
@@ -86,7 +84,7 @@ def test_tensor_ranks_stay_within_a_node_of_the_device() -> None:
 
 
 @pytest.mark.parametrize("preset", ["laptop-256", "laptop-moe"])
-def test_processors_divide_no_model_that_fits_one_of_them(preset: str) -> None:
+def test_processors_divide_no_model_that_fits_one_of_them(preset):
     found = resolve(asked(preset, 256), 2, 16 * GB, on_gpu=False).config
     parallel = layout_of(found)
     assert (parallel.tensor, parallel.expert) == (1, 1)
@@ -94,19 +92,19 @@ def test_processors_divide_no_model_that_fits_one_of_them(preset: str) -> None:
     assert found.execution.recompute == "none"
 
 
-def test_the_reason_names_what_was_too_large() -> None:
+def test_the_reason_names_what_was_too_large():
     tight = resolve(asked("3b", 2048), 8, 24 * GB, on_gpu=True)
     assert tight.reason.startswith(describe(tight.config, 8))
     assert "too large: " in tight.reason
 
 
-def test_a_batch_that_no_layout_divides_is_named_with_its_micro_batch() -> None:
+def test_a_batch_that_no_layout_divides_is_named_with_its_micro_batch():
     said = "batch.sequences = 1024 in micro-batches of 3 divides in no layout over 8 ranks"
     with pytest.raises(UserError, match=said):
         resolve(asked("270m", 2048, micro_batch=3), 8, 80 * GB, on_gpu=True)
 
 
-def test_what_the_user_set_stays() -> None:
+def test_what_the_user_set_stays():
     choice = resolve(asked("3b", 2048, micro_batch=1, recompute="layer"), 8, 80 * GB, on_gpu=True)
     assert choice.config.execution.micro_batch == 1
     assert choice.config.execution.recompute == "layer"
@@ -114,7 +112,7 @@ def test_what_the_user_set_stays() -> None:
     assert resolve(given, 3, GB, on_gpu=False).config is given
 
 
-def test_a_named_layout_on_gpus_gets_the_largest_micro_batch_that_fits_or_is_refused() -> None:
+def test_a_named_layout_on_gpus_gets_the_largest_micro_batch_that_fits_or_is_refused():
     given = asked("600m", 2048, parallel={"optimizer": "distributed"})
     roomy, tight = (resolve(given, 8, size * GB, on_gpu=True).config for size in (80, 40))
     assert roomy.execution.parallel == tight.execution.parallel
@@ -137,9 +135,7 @@ def test_a_named_layout_on_gpus_gets_the_largest_micro_batch_that_fits_or_is_ref
         ({"optimizer": "replicated"}, ("replicated", True)),
     ],
 )
-def test_on_gpus_a_named_layout_keeps_the_defaults_of_data_parallelism(
-    named: dict[str, Any], expected: tuple[Any, ...]
-) -> None:
+def test_on_gpus_a_named_layout_keeps_the_defaults_of_data_parallelism(named, expected):
     given = asked("3b", 2048, parallel=named)
     found = layout_of(resolve(given, 8, 141 * GB, on_gpu=True).config)
     assert (found.optimizer, found.overlap_gradients) == expected
@@ -154,6 +150,6 @@ def test_on_gpus_a_named_layout_keeps_the_defaults_of_data_parallelism(
         ("270m", 7, r"batch\.sequences = 1024 .* 7 ranks"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_number(preset: str, ranks: int, words: str) -> None:
+def test_what_cannot_be_is_refused_with_its_number(preset, ranks, words):
     with pytest.raises(UserError, match=words):
         resolve(asked(preset, LENGTHS.get(preset, 2048)), ranks, 80 * GB, on_gpu=True)

@@ -6,7 +6,7 @@ from tst_study.cost.compute import count_parameters, flops_per_position
 from tst_study.cost.devices import device_named
 
 
-def test_parameters_of_a_shape_small_enough_to_count_by_hand() -> None:
+def test_parameters_of_a_shape_small_enough_to_count_by_hand():
     model = Model(**dense(1, 4, 2, 1, 3, vocabulary_size=10))
     counted = count_parameters(model)
     assert counted.input_embedding == counted.output_head == 10 * 4
@@ -18,7 +18,7 @@ def test_parameters_of_a_shape_small_enough_to_count_by_hand() -> None:
     assert flops_per_position(model, 5) == 6 * (40 + 48 + 36 + scores)
 
 
-def test_tied_embeddings_have_one_matrix_less_and_cost_the_same() -> None:
+def test_tied_embeddings_have_one_matrix_less_and_cost_the_same():
     tied = Model(**PRESETS["270m"] | {"tied_embeddings": True})
     untied = Model(**PRESETS["270m"])
     saved = count_parameters(untied).total - count_parameters(tied).total
@@ -26,7 +26,7 @@ def test_tied_embeddings_have_one_matrix_less_and_cost_the_same() -> None:
     assert flops_per_position(tied, 2048) == flops_per_position(untied, 2048)
 
 
-def test_experts_that_a_token_does_not_use_cost_no_flops() -> None:
+def test_experts_that_a_token_does_not_use_cost_no_flops():
     shape = PRESETS["moe-1b"]
     more = shape | {"experts": shape["experts"] | {"count": 64}}
     router = 6 * shape["layers"] * shape["hidden_size"] * (64 - 32)
@@ -34,7 +34,7 @@ def test_experts_that_a_token_does_not_use_cost_no_flops() -> None:
     assert large - small == router
 
 
-def test_gpus_are_known_by_the_names_that_drivers_give_them() -> None:
+def test_gpus_are_known_by_the_names_that_drivers_give_them():
     names = {
         "NVIDIA H100 80GB HBM3": "H100",
         "NVIDIA H100 NVL": "H100 NVL",

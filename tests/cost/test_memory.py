@@ -1,7 +1,6 @@
 """Predicted memory is what tensors take, and what Megatron's ranks hold, rank by rank."""
 
 import gc
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -34,9 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("model", "dtype", "execution"), CASES.values(), ids=CASES.keys())
-def test_predicted_peak_is_within_a_tenth_of_the_allocated_one(
-    model: dict[str, Any], dtype: Any, execution: dict[str, Any]
-) -> None:
+def test_predicted_peak_is_within_a_tenth_of_the_allocated_one(model, dtype, execution):
     config = step_config(SMALL | model, 8, 128, dtype=dtype).executed(**execution)
     assert estimate_memory(config).total == pytest.approx(peak_of_a_step(config), rel=0.1)
 
@@ -64,9 +61,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("ranks", "layout"), LAYOUTS, ids=str)
 @pytest.mark.parametrize("tied", ["true", "false"])
-def test_weights_of_a_rank_are_counted_to_the_digit(
-    tmp_path: Path, ranks: int, layout: tuple[str, ...], tied: str
-) -> None:
+def test_weights_of_a_rank_are_counted_to_the_digit(tmp_path, ranks, layout, tied):
     model = MIXTURE if "expert=2" in layout else ()
     overrides = [f"execution.parallel.{x}" for x in layout]
     config = tiny(tmp_path, *model, f"model.tied_embeddings={tied}", *overrides)
@@ -82,9 +77,7 @@ def test_weights_of_a_rank_are_counted_to_the_digit(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", get_args(OptimizerName))
 @pytest.mark.parametrize("model", [(), MIXTURE], ids=str)
-def test_optimizer_state_is_counted_to_the_byte(
-    words: Path, tmp_path: Path, model: tuple[str, ...], kind: str, dtype: str
-) -> None:
+def test_optimizer_state_is_counted_to_the_byte(words, tmp_path, model, kind, dtype):
     settings = (f"optimizer.kind={kind}", f"numerics.dtype={dtype}", *model)
     run(words, tmp_path, "schedule.steps=3", *settings)
     state = [x for name, x in last_tensors(tmp_path).items() if name.startswith("optimizer.")]
@@ -92,14 +85,14 @@ def test_optimizer_state_is_counted_to_the_byte(
     assert sum(4 * tensor.numel() for tensor in state) == expected
 
 
-def test_a_distributed_optimizer_is_shared_by_the_data_ranks(tmp_path: Path) -> None:
+def test_a_distributed_optimizer_is_shared_by_the_data_ranks(tmp_path):
     whole = estimate_memory(tiny(tmp_path), ranks=4)
     shared = estimate_memory(tiny(tmp_path, "execution.parallel.optimizer=distributed"), ranks=4)
     assert shared.optimizer == pytest.approx(whole.optimizer / 4, rel=1e-3)
     assert (shared.weights, shared.activations) == (whole.weights, whole.activations)
 
 
-def test_expert_ranks_have_room_for_half_more_than_an_even_share(tmp_path: Path) -> None:
+def test_expert_ranks_have_room_for_half_more_than_an_even_share(tmp_path):
     def experts_keep(*settings: str) -> int:
         two, four = (
             estimate_memory(tiny(tmp_path, *MIXTURE, *settings, number), ranks=2).activations

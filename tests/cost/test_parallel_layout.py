@@ -1,7 +1,5 @@
 """A layout that cannot work is refused in one line, and `auto` finds one that does."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.tiny_runs import MIXTURE, MUON, tiny
@@ -40,7 +38,7 @@ REFUSALS = [
 ]
 
 
-def test_every_loss_is_accepted_on_tensor_ranks(tmp_path: Path) -> None:
+def test_every_loss_is_accepted_on_tensor_ranks(tmp_path):
     """They are computed there, as `tests/superposition` shows."""
     for kind in LOSSES:
         config = tiny(tmp_path, f"superposition.loss.kind={kind}", "execution.parallel.tensor=2")
@@ -48,9 +46,7 @@ def test_every_loss_is_accepted_on_tensor_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "layout", "others", "message"), REFUSALS, ids=str)
-def test_refusals_name_key_reason_and_remedy(
-    tmp_path: Path, ranks: int, layout: tuple[str, ...], others: tuple[str, ...], message: str
-) -> None:
+def test_refusals_name_key_reason_and_remedy(tmp_path, ranks, layout, others, message):
     overrides = [f"execution.parallel.{entry}" for entry in layout]
     refused = tiny(tmp_path, *others, *overrides)
     with pytest.raises(UserError) as raised:

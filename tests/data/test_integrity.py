@@ -30,9 +30,7 @@ def edit_manifest(folder: Path, change) -> None:
     (folder / "manifest.json").write_text(json.dumps(content))
 
 
-def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(corpus, monkeypatch):
     monkeypatch.setattr(integrity, "BLOCK_BYTES", 1000)
     record = integrity.record_of(corpus / "train", 64)
     assert len(record.blocks) == 40 * 8
@@ -52,7 +50,7 @@ def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
     assert "21,000 to 22,000" in message
 
 
-def test_another_tokenizer_or_count_in_the_folder_is_found(documents: Path, tmp_path: Path) -> None:
+def test_another_tokenizer_or_count_in_the_folder_is_found(documents, tmp_path):
     folder = shutil.copytree(documents, tmp_path / "documents")
     assert verify(folder) == read_manifest(folder)
     flip(folder / "tokenizer.json", 100)
@@ -64,7 +62,7 @@ def test_another_tokenizer_or_count_in_the_folder_is_found(documents: Path, tmp_
 
 
 @pytest.mark.parametrize("splits", [None, {}])
-def test_a_corpus_without_a_word_about_its_ids_is_refused(corpus: Path, splits) -> None:
+def test_a_corpus_without_a_word_about_its_ids_is_refused(corpus, splits):
     """Else nothing would tell that they were flipped."""
     if splits is None:
         (corpus / "manifest.json").unlink()
@@ -78,7 +76,7 @@ def test_a_corpus_without_a_word_about_its_ids_is_refused(corpus: Path, splits) 
         verify(corpus)
 
 
-def test_files_made_elsewhere_are_described_where_they_lie(tmp_path: Path) -> None:
+def test_files_made_elsewhere_are_described_where_they_lie(tmp_path):
     """nanoGPT's have no index; those of a later call are added to the manifest."""
     ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(np.uint16)
     ids[[99, 5_000, 8_999]] = 63
@@ -112,7 +110,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("kind", HEADERS)
-def test_ids_behind_a_header_are_read_where_they_lie(tmp_path: Path, kind: str) -> None:
+def test_ids_behind_a_header_are_read_where_they_lie(tmp_path, kind):
     dtype, header, options = HEADERS[kind]
     ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(dtype)
     path, prefix = tmp_path / "train.bin", tmp_path / "train"
@@ -136,7 +134,7 @@ def test_ids_behind_a_header_are_read_where_they_lie(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-def test_datatrove_s_documents_are_taken_from_its_own_index(tmp_path: Path, dtype: type) -> None:
+def test_datatrove_s_documents_are_taken_from_its_own_index(tmp_path, dtype):
     ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(dtype)
     ids.tofile(tmp_path / "000_tokens.ds")
     np.array([90, 5_000, 9_000], "<u8").tofile(tmp_path / "000_tokens.ds.index")
@@ -147,7 +145,7 @@ def test_datatrove_s_documents_are_taken_from_its_own_index(tmp_path: Path, dtyp
     assert list(verify(tmp_path).splits) == ["000_tokens"]
 
 
-def test_a_tokenizer_that_is_named_is_taken_along(documents: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_named_is_taken_along(documents, tmp_path):
     for ending in (".bin", ".idx"):
         shutil.copy(documents / f"train{ending}", tmp_path / f"text_document{ending}")
     made = adopt([tmp_path / "text_document"], tokenizer=documents / "tokenizer.json")
@@ -159,7 +157,7 @@ def test_a_tokenizer_that_is_named_is_taken_along(documents: Path, tmp_path: Pat
         adopt([tmp_path / "text_document"], tokenizer=documents / "tokenizer.json")
 
 
-def test_a_sampled_fingerprint_sees_a_shift_anywhere(tmp_path: Path) -> None:
+def test_a_sampled_fingerprint_sees_a_shift_anywhere(tmp_path):
     ids = np.random.default_rng(0).integers(0, 60_000, size=6_000_000).astype(np.uint16)
     write_token_file(tmp_path / "one", [ids], np.dtype(np.uint16))
     one = fingerprint(tmp_path / "one")

@@ -135,7 +135,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("text", LONG)
-def test_a_long_text_has_the_ids_of_the_whole(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_long_text_has_the_ids_of_the_whole(monkeypatch, text):
     """Though it is cut, which the library's memory asks for; the tokenizer is the same, too."""
     letters = random.Random(1)
     parts = [LONG[text]] + ["".join(letters.choices(LONG[text], k=60)) for _ in range(200)]
@@ -157,9 +157,7 @@ GPT_4 = (
 )
 
 
-def test_a_later_pattern_is_cut_and_what_looks_across_words_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_later_pattern_is_cut_and_what_looks_across_words_is_not(monkeypatch):
     library = module.LibraryTokenizer.from_str(
         module.train_byte_pair_tokenizer(LONG.values(), 290).json.decode()
     )

@@ -1,7 +1,6 @@
 """Held-out loss is the mean next-token loss over every held-out token, once."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,9 +38,7 @@ def naive_losses(model: SuperposedGPT, held_out: HeldOut) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("overrides", [(), MIXTURE], ids=["dense", "mixture of experts"])
-def test_it_is_the_mean_of_a_plain_loop_with_its_standard_error(
-    words: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
-) -> None:
+def test_it_is_the_mean_of_a_plain_loop_with_its_standard_error(words, monkeypatch, overrides):
     """However many sequences run at once."""
     config = tiny(words, *SETTINGS, *overrides)
     held_out = held_out_of(config)
@@ -65,7 +62,7 @@ def test_it_is_the_mean_of_a_plain_loop_with_its_standard_error(
         assert result.standard_error == pytest.approx(error, rel=1e-5)
 
 
-def test_it_leaves_no_trace_in_the_training(words: Path, tmp_path: Path) -> None:
+def test_it_leaves_no_trace_in_the_training(words, tmp_path):
     rare = run(words, tmp_path / "rare", *MIXTURE)
     often = run(words, tmp_path / "often", *MIXTURE, "execution.evaluate_every=1")
     assert [row["loss"] for row in often.metrics] == [row["loss"] for row in rare.metrics]
@@ -75,7 +72,7 @@ def test_it_leaves_no_trace_in_the_training(words: Path, tmp_path: Path) -> None
         assert model.training
 
 
-def test_by_default_a_large_text_is_evaluated_in_part(words: Path, tmp_path: Path) -> None:
+def test_by_default_a_large_text_is_evaluated_in_part(words, tmp_path):
     """All of 889,144 tokens took 80 s after a run of 2 s."""
     write_token_file(tmp_path / "large", [np.arange(200) % 64] * 1000, np.dtype(np.uint16))
     describe(tmp_path / "large", 64)
@@ -85,9 +82,7 @@ def test_by_default_a_large_text_is_evaluated_in_part(words: Path, tmp_path: Pat
     assert whole.predicted_tokens == 1000 * 199  # all but each document's first
 
 
-def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(
-    words: Path, documents: Path, tmp_path: Path
-) -> None:
+def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(words, documents, tmp_path):
     vocabulary = "model.vocabulary_size=257"
     record = run(documents, tmp_path / "bytes", vocabulary, "execution.evaluate_every=10")
     held_out = held_out_of(tiny(documents, vocabulary))

@@ -27,9 +27,7 @@ def trained(documents: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_held_out_loss_is_that_of_training_with_an_error_over_documents(
-    trained: Path, documents: Path
-) -> None:
+def test_held_out_loss_is_that_of_training_with_an_error_over_documents(trained, documents):
     before = run_record.read(trained)
     (line,) = evaluate_run(open_run(trained))
     record = run_record.read(trained)
@@ -51,9 +49,7 @@ def test_held_out_loss_is_that_of_training_with_an_error_over_documents(
     assert record.dropped_rows == 0
 
 
-def test_domains_have_names_and_a_second_measurement_replaces_the_first(
-    trained: Path, documents: Path
-) -> None:
+def test_domains_have_names_and_a_second_measurement_replaces_the_first(trained, documents):
     texts = [f"letters={documents}", f"same={documents}"]
     lines = list(evaluate_run(open_run(trained), held_out=texts, tokens=60))
     assert list(evaluate_run(open_run(trained), held_out=texts, tokens=60)) == lines
@@ -64,9 +60,7 @@ def test_domains_have_names_and_a_second_measurement_replaces_the_first(
     assert run_record.read(trained).dropped_rows == 0
 
 
-def test_a_pair_of_token_files_is_never_its_own_held_out_text(
-    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pair_of_token_files_is_never_its_own_held_out_text(documents, tmp_path, capsys):
     """Megatron's tools make pairs with names of their own, and no validation split beside them."""
     for ending in (".bin", ".idx"):
         shutil.copy(documents / f"train{ending}", tmp_path / f"text_document{ending}")
@@ -87,8 +81,8 @@ def test_a_pair_of_token_files_is_never_its_own_held_out_text(
 
 
 def test_a_corpus_called_validation_does_not_take_the_place_of_the_held_out_text(
-    documents: Path, tmp_path: Path
-) -> None:
+    documents, tmp_path
+):
     same = shutil.copytree(documents, tmp_path / "validation")
     run(same, tmp_path / "run", *BYTES, f"data.validation={documents}")
     assert domains_of_run(open_run(tmp_path / "run")) == {
@@ -97,22 +91,18 @@ def test_a_corpus_called_validation_does_not_take_the_place_of_the_held_out_text
     }
 
 
-def test_a_superposition_checkpoint_has_no_next_token_loss(trained: Path) -> None:
+def test_a_superposition_checkpoint_has_no_next_token_loss(trained):
     with pytest.raises(UserError, match="superposition phase"):
         list(evaluate_run(open_run(trained, step=3)))
 
 
-def test_text_of_another_vocabulary_is_refused(
-    words: Path, documents: Path, tmp_path: Path
-) -> None:
+def test_text_of_another_vocabulary_is_refused(words, documents, tmp_path):
     run(words, tmp_path / "run", "schedule.steps=4")
     with pytest.raises(UserError, match=r"other: was prepared with another tokenizer \(bytes"):
         list(evaluate_run(open_run(tmp_path / "run"), held_out=[f"other={documents}"]))
 
 
-def test_what_is_asked_for_is_refused_before_anything_is_measured(
-    trained: Path, documents: Path, tmp_path: Path
-) -> None:
+def test_what_is_asked_for_is_refused_before_anything_is_measured(trained, documents, tmp_path):
     with pytest.raises(UserError, match="NAME=FOLDER"):
         list(evaluate_run(open_run(trained), held_out=["books"]))
     with pytest.raises(UserError, match="--held-out x=…: is given twice"):
@@ -124,7 +114,7 @@ def test_what_is_asked_for_is_refused_before_anything_is_measured(
         list(evaluate_run(open_run(copied)))
 
 
-def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -> None:
+def test_text_of_another_tokenizer_is_refused(documents, tmp_path):
     """Its ids lie inside the run's vocabulary, where they mean other words."""
     run(documents, tmp_path / "run", "model.vocabulary_size=300", "schedule.steps=4")
     texts = [str(documents.with_name("texts.jsonl"))]

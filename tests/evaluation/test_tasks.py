@@ -107,7 +107,7 @@ def measure(run: Path, tasks: str) -> None:
     list(evaluate_run(open_run(run), tasks=tasks, max_length=256))
 
 
-def test_every_kind_of_task_lands_in_the_record(trained: Path) -> None:
+def test_every_kind_of_task_lands_in_the_record(trained):
     tasks = "letters, all_letters,arc_easy,tagged_letters"
     measure(trained, tasks)
     by_name = {row["task"]: row for row in run_record.read(trained).tasks}
@@ -125,7 +125,7 @@ def test_every_kind_of_task_lands_in_the_record(trained: Path) -> None:
     assert by_name["all_letters"]["details"]["parts"].keys() == {"letters", "letters_again"}
 
 
-def test_tables_of_tasks_fill_themselves(trained: Path) -> None:
+def test_tables_of_tasks_fill_themselves(trained):
     measure(trained, "arc_easy")
     row = next(row for row in run_record.read(trained).tasks if row["task"] == "arc_easy")
     (shown,) = Sources(trained).accuracies.to_dict("records")
@@ -133,7 +133,7 @@ def test_tables_of_tasks_fill_themselves(trained: Path) -> None:
     assert shown["accuracy"] == row["metrics"]["acc_norm"]
 
 
-def test_what_is_missing_is_said_in_one_line(trained: Path) -> None:
+def test_what_is_missing_is_said_in_one_line(trained):
     for tasks, complaint in (
         ("no_such_task", "knows no such task"),
         ("piqa", "--tasks piqa: its data cannot be had"),
@@ -144,6 +144,6 @@ def test_what_is_missing_is_said_in_one_line(trained: Path) -> None:
         assert "\n" not in str(raised.value)
 
 
-def test_an_answer_that_fits_no_context_is_refused(trained: Path) -> None:
+def test_an_answer_that_fits_no_context_is_refused(trained):
     with pytest.raises(UserError, match=r"--tasks letters: .* context of 8 .*--max-length"):
         list(evaluate_run(open_run(trained), tasks="letters"))

@@ -35,7 +35,7 @@ def identity(config: Config) -> str:
 
 
 @pytest.mark.parametrize(("record", "study"), [("gate", "gate"), ("campaign", "laptop")])
-def test_a_study_is_what_was_recorded_as_its_results_came(record: str, study: str) -> None:
+def test_a_study_is_what_was_recorded_as_its_results_came(record, study):
     """The pilot sweep and G1 to G6 of docs/research/plan-of-runs.md: every arm, length, rate and
     seed."""
     table = load(RECORDS / record).query("role != 'trunk'")
@@ -49,14 +49,14 @@ def test_a_study_is_what_was_recorded_as_its_results_came(record: str, study: st
 
 
 @pytest.mark.parametrize("scale", laptop.STUDY.scales)
-def test_seeds_are_repeated(scale: str) -> None:
+def test_seeds_are_repeated(scale):
     seeds: dict[str, set[int]] = defaultdict(set)
     for run in catalogue.load("laptop", scale).runs(Known(4e-3)):
         seeds[run.name.rpartition("-seed")[0]].add(run.seed)
     assert all(len(found) >= 2 for found in seeds.values())
 
 
-def test_desktop_goes_on_from_what_laptop_has_trained() -> None:
+def test_desktop_goes_on_from_what_laptop_has_trained():
     small, large = (
         {run.model_dump_json(exclude={"execution"}) for run in load.runs(Known(2e-3))}
         for load in (catalogue.load("laptop", scale) for scale in ("laptop", "desktop"))

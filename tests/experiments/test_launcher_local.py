@@ -65,16 +65,14 @@ def submit(study: Study, root: Path, parallel: int = 2) -> Queue:
     return launch(at(study, root), Options(parallel=parallel), target=fake_training.run)
 
 
-def test_same_identity_is_the_same_run_whatever_its_name(tmp_path: Path) -> None:
+def test_same_identity_is_the_same_run_whatever_its_name(tmp_path):
     submit(study_of(config("a"), config("b")), tmp_path)
     assert launches(tmp_path) == {"a": 1}
     submit(study_of(config("renamed")), tmp_path)
     assert launches(tmp_path) == {"a": 1}
 
 
-def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
-    tmp_path: Path,
-) -> None:
+def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(tmp_path):
     study = study_of(
         config("fail", "seed=0"),
         config("bug", "seed=1"),
@@ -103,9 +101,7 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
     }  # fmt: skip
 
 
-def test_a_fork_server_out_of_reach_does_not_end_the_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_server_out_of_reach_does_not_end_the_launcher(tmp_path, monkeypatch):
     """As if somebody had cleaned `TMPDIR`, in which the server's socket lies."""
     server = forkserver._forkserver  # type: ignore[attr-defined]
     server.ensure_running()
@@ -114,9 +110,7 @@ def test_a_fork_server_out_of_reach_does_not_end_the_launcher(
     assert launches(tmp_path) == {"run": 1}
 
 
-def test_runs_that_failed_are_told_even_if_no_report_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_failed_are_told_even_if_no_report_can_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(launcher_local, "launch", partial(launch, target=fake_training.run))
     (tmp_path / "report").touch()
     with pytest.raises(UserError, match="report: cannot be written"):
@@ -137,8 +131,8 @@ TINY = Setting(
 
 
 def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     def pilot_sweep(grid: str, seed: int) -> Tuning:
         rates = tuple(replace(TINY, grid=grid).with_rate(rate) for rate in (1e-3, 2e-3))
         seeds = range(seed, seed + 1)
@@ -167,9 +161,7 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
     assert capsys.readouterr().err == f"error: {line}\n"
 
 
-def test_two_submitters_at_once_start_each_run_once_and_no_more_than_asked_for(
-    tmp_path: Path,
-) -> None:
+def test_two_submitters_at_once_start_each_run_once_and_no_more_than_asked_for(tmp_path):
     configs = [config(f"seconds_0.2{n}", f"seed={n}") for n in range(6)]
     study, done, at_once = at(study_of(*configs), tmp_path), list[Queue](), list[int]()
 
@@ -190,9 +182,7 @@ def test_two_submitters_at_once_start_each_run_once_and_no_more_than_asked_for(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_signal_stops_runs_behind_a_checkpoint_within_seconds(tmp_path, number):
     study = study_of(config("seconds_3600", "seed=0"), config("seconds_61", "seed=1"))
     assert stopped_by(number, study, tmp_path) == 128 + number
     for name in ("seconds_3600", "seconds_61"):
@@ -215,18 +205,14 @@ def stopped_by(number: signal.Signals, study: Study, root: Path) -> int:
     return stopped.value.status
 
 
-def test_a_run_that_does_not_stop_in_time_is_killed_and_said_to_be_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_does_not_stop_in_time_is_killed_and_said_to_be_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(local_queue, "PATIENCE", 1.0)
     stopped_by(signal.SIGINT, study_of(config("slow_60")), tmp_path)
     said = run_state(tmp_path, "slow_60")
     assert (said["state"], said["message"]) == ("preempted", "stopped with the launcher")
 
 
-def test_a_study_whose_folder_is_deleted_is_said_and_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_whose_folder_is_deleted_is_said_and_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(local_queue, "GONE_SECONDS", 0.3)
     root = tmp_path / "runs"
 
@@ -240,7 +226,7 @@ def test_a_study_whose_folder_is_deleted_is_said_and_stopped(
     assert not multiprocessing.active_children()
 
 
-def test_runs_that_another_launcher_trains_count(tmp_path: Path) -> None:
+def test_runs_that_another_launcher_trains_count(tmp_path):
     study = at(study_of(config("a", "seed=0"), config("b", "seed=1")), tmp_path)
     held, _ = Planner(study).decided()
     at_once: list[tuple[bool, int]] = []
@@ -277,9 +263,7 @@ if __name__ == "__main__":
 """
 
 
-def test_runs_share_the_gpus_of_a_machine_each_with_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_share_the_gpus_of_a_machine_each_with_its_own(tmp_path, monkeypatch):
     """Two ranks a run on five devices: two runs at a time, and one device is left."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-a1,5,MIG-b/1/0,1")
     most = 0
@@ -306,9 +290,7 @@ def test_runs_share_the_gpus_of_a_machine_each_with_its_own(
             launcher_of("gpus", Options(processes=count)).submit(study)
 
 
-def test_a_launcher_of_another_package_is_found_by_its_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launcher_of_another_package_is_found_by_its_entry_point(tmp_path, monkeypatch, capsys):
     facts = tmp_path / "theirs-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
@@ -326,7 +308,7 @@ def test_a_launcher_of_another_package_is_found_by_its_entry_point(
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_runs_end_with_a_launcher_that_is_killed(tmp_path: Path, device: str) -> None:
+def test_runs_end_with_a_launcher_that_is_killed(tmp_path, device):
     """After a checkpoint, whether they were forked from the server or spawned."""
     root, script = tmp_path / "runs", tmp_path / "launcher.py"
     script.write_text(LAUNCHER)
@@ -339,9 +321,7 @@ def test_runs_end_with_a_launcher_that_is_killed(tmp_path: Path, device: str) ->
     assert run_state(root, "seconds_3600")["message"].startswith("SIGTERM at step ")
 
 
-def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
-    tmp_path: Path,
-) -> None:
+def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(tmp_path):
     names = ("hops_4", "stuck", "crash_2")
     queue = submit(study_of(*(config(name, f"seed={n}") for n, name in enumerate(names))), tmp_path)
     assert {run.config.name for run in queue.over.values()} == {"hops_4", "crash_2"}
@@ -349,9 +329,7 @@ def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
     assert run_state(tmp_path, "stuck")["state"] == "failed"
 
 
-def test_a_failure_for_want_of_another_rank_may_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_for_want_of_another_rank_may_pass(tmp_path, monkeypatch):
     def fail(*unused: object, **more: object) -> None:
         raise OtherRankError("rank 1: all_reduce did not come to its end")
 
@@ -361,7 +339,7 @@ def test_a_failure_for_want_of_another_rank_may_pass(
     assert train_rank(config("one"), tmp_path, 0) == Exit.CRASHED
 
 
-def test_a_rank_that_failed_for_good_speaks_for_all() -> None:
+def test_a_rank_that_failed_for_good_speaks_for_all():
     def ended(*codes: int) -> int | None:
         ranks = [SimpleNamespace(exitcode=code, close=lambda: None) for code in codes]
         return local_queue._ended(ranks)  # type: ignore[arg-type]
@@ -374,7 +352,7 @@ def test_a_rank_that_failed_for_good_speaks_for_all() -> None:
     assert ended(Exit.OVER, Exit.OVER) == Exit.OVER
 
 
-def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path: Path) -> None:
+def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path):
     branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
     planned = [run.config.name for run in Planner(at(study_of(*branches), tmp_path)).decided()]
     assert planned == ["trunk-s4-20steps-seed0", "branch0.2", "branch0.3"]
@@ -385,7 +363,7 @@ def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path: Path) -> None:
     assert all(prefix < other for other in others)
 
 
-def test_a_wanted_run_gets_a_prefix_run_that_results_add(tmp_path: Path) -> None:
+def test_a_wanted_run_gets_a_prefix_run_that_results_add(tmp_path):
     """As `retry` launches: the run shares no steps with another before the first one is over."""
     first, own = config("run_3", "seed=1"), config("run_2", "superposition.step_ratio=0.2")
     more = config("run_1", "superposition.step_ratio=0.3")
@@ -407,7 +385,7 @@ def test_a_wanted_run_gets_a_prefix_run_that_results_add(tmp_path: Path) -> None
     assert launches(tmp_path) == {"run_3": 1, "trunk-s4-20steps-seed0": 1, "run_2": 1}
 
 
-def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_path: Path) -> None:
+def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_path):
     """Runs that wait are not started in place of those that were stopped."""
     waiting = config("seconds_0.1", "seed=2")
     study = study_of(config("seconds_3600", "seed=0"), waiting, config("run", "seed=1"))
@@ -431,7 +409,7 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
     assert launches(tmp_path) == {"seconds_3600": 1, "run": 1, "seconds_0.1": 1}
 
 
-def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_folder_of_another_run_is_refused(tmp_path):
     study = study_of(config("run"))
     submit(study, tmp_path)
     (path,) = tmp_path.glob("run-*/run.json")
@@ -446,14 +424,14 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     [("cpu", "forkserver", cores()), ("auto", "spawn", 1), ("cuda", "spawn", 1)],
 )
 def test_runs_that_may_take_the_gpu_are_spawned_and_have_it_alone(
-    tmp_path: Path, device: str, method: str, at_a_time: int
-) -> None:
+    tmp_path, device, method, at_a_time
+):
     one = config("one", f"execution.device={device}")
     assert CONTEXT(one).get_start_method() == method
     assert local_queue.fitting(Planner(at(study_of(one), tmp_path)).decided(), 1) == at_a_time
 
 
-def test_studies_of_laptop_models_stay_on_processors() -> None:
+def test_studies_of_laptop_models_stay_on_processors():
     for scale in ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper"):
         devices = {run.execution.device for run in load("headline", scale).runs(NoResults())}
         assert devices == {"auto" if scale in ("one-gpu", "paper") else "cpu"}

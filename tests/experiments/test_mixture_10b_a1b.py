@@ -18,7 +18,7 @@ def pair() -> list[Config]:
     return load("mixture-10b-a1b", "paper").runs(None)  # type: ignore[arg-type]
 
 
-def test_steps_and_tokens_are_the_tables(pair: list[Config]) -> None:
+def test_steps_and_tokens_are_the_tables(pair):
     rows = csv.DictReader(HEADLINE.read_text().splitlines())
     published = {row["method"]: row for row in rows if row["architecture"] == "moe"}
     for config, method in zip(pair, ("baseline", "tst"), strict=True):
@@ -30,7 +30,7 @@ def test_steps_and_tokens_are_the_tables(pair: list[Config]) -> None:
         assert plan.raw_tokens(plan.steps) == pytest.approx(float(row["total_tokens"]), rel=0.01)
 
 
-def test_both_runs_are_one_model_with_two_corpora_in_equal_parts(pair: list[Config]) -> None:
+def test_both_runs_are_one_model_with_two_corpora_in_equal_parts(pair):
     baseline, superposed = pair
     assert baseline.model == superposed.model
     assert len(baseline.data.corpora) == 2
@@ -41,8 +41,8 @@ def test_both_runs_are_one_model_with_two_corpora_in_equal_parts(pair: list[Conf
 @pytest.mark.parametrize("gpus", [64, 512])
 @pytest.mark.parametrize(("device", "micro_batch"), [("H100", 1), ("H200", 2), ("B200", 2)])
 def test_it_fits_every_device_with_its_largest_micro_batch_and_without_recomputing(
-    pair: list[Config], gpus: int, device: str, micro_batch: int
-) -> None:
+    pair, gpus, device, micro_batch
+):
     given = Allocation(gpus, on_gpu=True, device=device)
     text = "\n".join(memory_by_part(pair, given))
     assert "10,489,144,832 parameters, 1,429,448,192 of them active" in text
@@ -53,7 +53,7 @@ def test_it_fits_every_device_with_its_largest_micro_batch_and_without_recomputi
     assert not memory_by_part(pair, Allocation(7, on_gpu=True))  # no layout has seven ranks
 
 
-def test_twins_keep_the_structure() -> None:
+def test_twins_keep_the_structure():
     for scale in ("smoke", "quick", "laptop", "desktop", "one-gpu"):
         twin = load("mixture-10b-a1b", scale).runs(None)[0].model  # type: ignore[arg-type]
         assert (twin.experts.count, twin.experts.per_token) == (128, 8)

@@ -30,7 +30,7 @@ from tst_study.record.writer import RunWriter, header_of
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 16])
-def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
+def test_the_detectable_gain_is_found_four_times_of_five(pairs):
     """Drawn ten thousand times: the paired t-test rejects at 5% as often as it should."""
     from scipy import stats
 
@@ -60,7 +60,7 @@ def listed(text: list[str]) -> list[str]:
     return text[first : text.index("", first)]
 
 
-def test_a_plan_lists_the_runs_that_are_asked_for_in_the_width_there_is(tmp_path: Path) -> None:
+def test_a_plan_lists_the_runs_that_are_asked_for_in_the_width_there_is(tmp_path):
     planner = Planner(study_of(seeded(2), tmp_path), unprepared=True)
     assert len(listed(table(planner, pattern="s4-*"))) == 2
     narrow = listed(table(planner, width=60))
@@ -69,9 +69,7 @@ def test_a_plan_lists_the_runs_that_are_asked_for_in_the_width_there_is(tmp_path
     assert table(planner, width=60, pattern="s4")[3] == "4 runs: 4 waiting"
 
 
-def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(tmp_path, monkeypatch):
     """A branch once seemed to read less text than its baseline: its own steps alone counted."""
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     configs = [
@@ -93,9 +91,7 @@ def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(
             assert float(raw.strip("k")) == pytest.approx(102.4 * (1 + 3 * ratio), abs=1)
 
 
-def test_runs_from_other_initial_weights_are_other_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_from_other_initial_weights_are_other_runs(tmp_path, monkeypatch):
     marks = {None: None, "hf:a": "1", "hf:b": "2"}
     weights = lambda config: {**DATA, "initial_weights": marks[config.fork_from]}  # noqa: E731
     monkeypatch.setattr(run_data, "fingerprints", weights)
@@ -105,7 +101,7 @@ def test_runs_from_other_initial_weights_are_other_runs(
 
 
 @pytest.mark.usefixtures("without_data")
-def test_a_plan_shows_the_states_that_status_shows(tmp_path: Path) -> None:
+def test_a_plan_shows_the_states_that_status_shows(tmp_path):
     planning = Planner(study_of(seeded(1), tmp_path))
     begun = planning.decided()[0]
     RunWriter(begun.folder, header_of(begun.config, DATA)).status("running", 3)
@@ -117,7 +113,7 @@ def test_a_plan_shows_the_states_that_status_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_data")
-def test_a_run_keeps_its_folder_when_it_is_renamed_and_leaves_a_damaged_one(tmp_path: Path) -> None:
+def test_a_run_keeps_its_folder_when_it_is_renamed_and_leaves_a_damaged_one(tmp_path):
     """`reliability.md` has it moved away, perhaps to a name in the same folder."""
     table_of_loss = 'superposition.loss={kind="mce",label_smoothing=0.1}'
     study = study_of([example("seed=1", table_of_loss)], tmp_path)
@@ -137,7 +133,7 @@ def finish(run: PlannedRun, loss: float) -> None:
     writer.status("done", 100)
 
 
-def test_what_seeds_detect_is_said_in_nats_and_the_other_way_round(tmp_path: Path) -> None:
+def test_what_seeds_detect_is_said_in_nats_and_the_other_way_round(tmp_path):
     def lines(configs: list[Config], **known: float) -> list[str]:
         study = study_of(configs, tmp_path)
         return detectable(study, Planner(study, unprepared=True).asked_for(), **known)
@@ -161,8 +157,8 @@ def test_what_seeds_detect_is_said_in_nats_and_the_other_way_round(tmp_path: Pat
 
 
 def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     wider = [example("model.hidden_size=32", f"name=wider{i}", f"seed={i}") for i in range(2)]
     planning = Planner(study_of(seeded(1) + wider, tmp_path))
@@ -175,9 +171,7 @@ def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(
     assert "; hours of 2 runs not known: give --time" in text
 
 
-def test_a_plan_needs_neither_corpora_nor_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_needs_neither_corpora_nor_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chosen = catalogue.load("equal-cost", "paper")
     text = table(Planner(chosen, unprepared=True), prices=Prices("B200", 0.4, 3.0))
@@ -201,8 +195,8 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     ],
 )
 def test_without_a_measured_mfu_hours_are_a_range_with_its_source(
-    study: str, device: str, ends: tuple[float, float], source: str, tmp_path: Path
-) -> None:
+    study, device, ends, source, tmp_path
+):
     planner = Planner(catalogue.load(study, "paper", tmp_path), unprepared=True)
     text = table(planner, prices=Prices(device, per_gpu_hour=3.0))
     known, flops = device_named(device), total_flops(planner.decided()[:1])
@@ -211,7 +205,7 @@ def test_without_a_measured_mfu_hours_are_a_range_with_its_source(
     assert any(line.startswith(source) for line in text)
 
 
-def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
+def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path):
     """More ranks than sequences used to end the plan with a ZeroDivisionError."""
     planner = Planner(study_of(seeded(1), tmp_path), unprepared=True)
     for ranks in (3, 64):
@@ -221,7 +215,7 @@ def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_data")
-def test_no_launcher_trains_what_its_layout_forbids(tmp_path: Path) -> None:
+def test_no_launcher_trains_what_its_layout_forbids(tmp_path):
     chosen = study_of(seeded(1), tmp_path)
     local = launcher_of("local", Options(processes=3))
     with pytest.raises(UserError, match=r"cannot be trained on 3 ranks: batch\.sequences = 16"):
@@ -229,7 +223,7 @@ def test_no_launcher_trains_what_its_layout_forbids(tmp_path: Path) -> None:
     assert not any(tmp_path.glob("*/job"))
 
 
-def test_wall_time_follows_from_the_ranks(tmp_path: Path) -> None:
+def test_wall_time_follows_from_the_ranks(tmp_path):
     planner = Planner(study_of(seeded(1)[:1], tmp_path), unprepared=True)
     # As many FLOPs an hour that a run takes 10 GPU-hours.
     mfu = total_flops(planner.decided()) / (989e12 * 36000)
@@ -243,13 +237,11 @@ def test_wall_time_follows_from_the_ranks(tmp_path: Path) -> None:
     ("time", "seconds"),
     [("90", 5400), ("90:30", 5430), ("1:30:00", 5400), ("2-12", 216_000), ("1-1:30", 91_800)],
 )
-def test_wall_times_are_slurms(time: str, seconds: int) -> None:
+def test_wall_times_are_slurms(time, seconds):
     assert Resources(time=time).seconds == seconds
 
 
-def test_timing_prepares_the_text_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_timing_prepares_the_text_first(tmp_path, monkeypatch, capsys):
     """As on a fresh checkout."""
     text = TopicalLanguage(words=64, tokens=20_000, validation_tokens=4_000)
     folder = tmp_path / "prepared" / text.name

@@ -37,13 +37,13 @@ def saved(planning: Planner) -> float:
     return 1 - total_flops(planning.decided()) / total_flops(planning.asked_for())
 
 
-def test_the_papers_whole_grid_is_trained_for_little_more_than_half() -> None:
+def test_the_papers_whole_grid_is_trained_for_little_more_than_half():
     shared, alone = (catalogue.load("bag-grid", "paper", share=share) for share in (True, False))
     assert saved(Planner(shared)) == pytest.approx(0.458, abs=0.001)
     assert saved(Planner(alone)) == 0.0
 
 
-def test_trunks_stand_before_their_branches_and_name_their_forks() -> None:
+def test_trunks_stand_before_their_branches_and_name_their_forks():
     planned = planner(one(1, 0.0), one(4, 0.2), one(4, 0.5), one(4, 0.3), one(8, 0.2)).decided()
     names = [run.config.name.removesuffix("-") for run in planned]
     assert names == [
@@ -62,7 +62,7 @@ def test_trunks_stand_before_their_branches_and_name_their_forks() -> None:
     assert [run.prefix for run in planned] == [None, None, prefix, prefix, prefix, None]
 
 
-def test_a_trunk_gets_the_resources_of_its_longest_branch_too(tmp_path: Path) -> None:
+def test_a_trunk_gets_the_resources_of_its_longest_branch_too(tmp_path):
     profile = tmp_path / "slurm.toml"
     rules = {"s4-r0.2-*": "nodes = 2", "s4-r0.5-*": "nodes = 8", "trunk-*": "tasks_per_node = 3"}
     parts = (f"[[runs]]\nmatch = '{k}'\nresources = {{{v}}}\n" for k, v in rules.items())
@@ -85,20 +85,20 @@ def test_a_trunk_gets_the_resources_of_its_longest_branch_too(tmp_path: Path) ->
         ranks(wrong)
 
 
-def test_a_branch_is_the_same_run_as_the_unforked_one() -> None:
+def test_a_branch_is_the_same_run_as_the_unforked_one():
     configs = (one(4, 0.2), one(4, 0.5))
     shared = {run.fingerprint for run in planner(*configs).decided() if run.prefix}
     assert shared == {run.fingerprint for run in planner(*configs, share=False).decided()}
 
 
-def test_seeds_never_share() -> None:
+def test_seeds_never_share():
     configs = [one(4, r, f"seed={seed}") for r in (0.2, 0.4) for seed in (0, 1)]
     planned = planner(*configs).decided()
     assert len(planned) == 6
     assert all(run.prefix.config.seed == run.config.seed for run in planned if run.prefix)
 
 
-def test_lengths_of_a_baseline_share_what_is_stable_of_the_second_longest() -> None:
+def test_lengths_of_a_baseline_share_what_is_stable_of_the_second_longest():
     lengths = [
         example("superposition={}", f"schedule.steps={n}", f"name=n{n}",
                 f"execution.log_every={every}", f"execution.evaluate_every={every}")
@@ -119,7 +119,7 @@ def begin(run: PlannedRun, state: run_record.State) -> None:
         checkpoint_place(run.folder, step).mkdir(parents=True)
 
 
-def test_what_has_begun_goes_on_alone(tmp_path: Path) -> None:
+def test_what_has_begun_goes_on_alone(tmp_path):
     planning = planner(one(4, 0.2), one(4, 0.3), one(4, 0.5), root=tmp_path)
     first = planning.decided()[1]
     begin(first, "preempted")
@@ -137,20 +137,20 @@ def test_what_has_begun_goes_on_alone(tmp_path: Path) -> None:
     assert [run.config.role for run in planning.decided()].count("trunk") == 1
 
 
-def test_the_trunk_of_a_study_is_the_same_however_far_the_study_is(tmp_path: Path) -> None:
+def test_the_trunk_of_a_study_is_the_same_however_far_the_study_is(tmp_path):
     planning = planner(one(4, 0.2), one(4, 0.3), one(4, 0.5), root=tmp_path)
     before = planning.decided()[0].fingerprint
     begin(planning.decided()[3], "done")
     assert planning.decided()[0].fingerprint == before
 
 
-def test_branches_of_a_diverged_trunk_are_trained_alone(tmp_path: Path) -> None:
+def test_branches_of_a_diverged_trunk_are_trained_alone(tmp_path):
     planning = planner(one(4, 0.2), one(4, 0.5), root=tmp_path)
     begin(planning.decided()[0], "diverged")
     assert [run.prefix for run in planning.decided()] == [None, None]
 
 
-def test_branches_of_a_trunk_whose_checkpoints_are_gone_are_trained_alone(tmp_path: Path) -> None:
+def test_branches_of_a_trunk_whose_checkpoints_are_gone_are_trained_alone(tmp_path):
     planning = planner(one(4, 0.2), one(4, 0.3), one(4, 0.5), root=tmp_path)
     prefix = planning.decided()[0]
     begin(prefix, "done")
@@ -166,7 +166,7 @@ def test_branches_of_a_trunk_whose_checkpoints_are_gone_are_trained_alone(tmp_pa
     assert [run.prefix for run in planning.decided()] == [None] * 3
 
 
-def test_a_branch_that_is_added_while_its_trunk_trains_does_not_wait_for_it(tmp_path: Path) -> None:
+def test_a_branch_that_is_added_while_its_trunk_trains_does_not_wait_for_it(tmp_path):
     """The shared prefix run keeps what it was asked for when it was handed over."""
     prefix = planner(one(4, 0.2), one(4, 0.4), one(4, 0.6), root=tmp_path).decided()[0]
     write_config(prefix.config, prefix.folder)

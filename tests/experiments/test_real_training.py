@@ -37,7 +37,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path: Path) -> None:
+def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path):
     parameters = LanguageParameters(words=64, classes=8, topics=2)
     generate(tmp_path / "topical", 20_000, 4_000, parameters)
     (tmp_path / "submit.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{PROGRAM}")

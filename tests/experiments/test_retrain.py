@@ -14,9 +14,7 @@ from tst_study.experiments.state.collect import keep
 from tst_study.train import train
 
 
-def test_a_run_of_an_archive_comes_out_again_to_the_bit(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_an_archive_comes_out_again_to_the_bit(words, tmp_path, monkeypatch):
     run(words, tmp_path / "runs/one", "execution.evaluate_every=6")
     (name,) = keep(tmp_path / "runs", tmp_path / "kept")
     with pytest.raises(UserError, match="no run"):
@@ -39,9 +37,7 @@ def test_a_run_of_an_archive_comes_out_again_to_the_bit(
     assert "1 differ" in held_out
 
 
-def test_the_text_of_a_study_is_made_where_it_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_text_of_a_study_is_made_where_it_is_missing(tmp_path, monkeypatch):
     small = TopicalLanguage(words=64, tokens=20_000, validation_tokens=4_000)
     monkeypatch.setattr(corpora, "KNOWN", (small,))
     folder = corpora.PREPARED / small.name

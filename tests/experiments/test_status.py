@@ -24,7 +24,7 @@ from tst_study.record import reader as run_record
 from tst_study.text import big, duration, shortened, wrapped
 
 
-def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: Path) -> None:
+def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path):
     open_run(tmp_path).status("running", 3, loss=4.0, phase="recovery", seconds_left=9.0)
     interrupted = status.row(tmp_path)
     assert (interrupted.state, interrupted.step, interrupted.seconds_left) == (
@@ -39,9 +39,7 @@ def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: 
     assert status.row(tmp_path).state == "cancelled"
 
 
-def test_a_file_system_without_locks_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
     """As Lustre answers where it is mounted without `-o flock`."""
 
     def flock(*arguments: int) -> None:
@@ -60,9 +58,7 @@ def test_a_file_system_without_locks_is_named(
     assert re.search(said, ended["message"])
 
 
-def test_a_file_system_that_fails_for_now_is_not_said_to_lack_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_fails_for_now_is_not_said_to_lack_locks(tmp_path, monkeypatch):
     def flock(*arguments: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -72,7 +68,7 @@ def test_a_file_system_that_fails_for_now_is_not_said_to_lack_locks(
     assert raised.value.filename == f"{tmp_path}/.submit.lock"
 
 
-def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path: Path) -> None:
+def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path):
     open_run(tmp_path / "a").status("done", 100)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "status.json").write_text(
@@ -91,7 +87,7 @@ def status_row(run_id: str, **more: Any) -> status.StatusRow:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_a_narrow_terminal_loses_columns_first_and_never_step_or_time_left(width: int) -> None:
+def test_a_narrow_terminal_loses_columns_first_and_never_step_or_time_left(width):
     told = "its shared prefix run trunk-s4-20000steps-seed0-0123abcd: failed"
     short = status_row("laptop-64-1500-s4-r0.25-seed0-0123abcd", message=told)
     head, row, *below = lines([short], width)
@@ -112,12 +108,12 @@ def test_a_narrow_terminal_loses_columns_first_and_never_step_or_time_left(width
     assert [line.split()[0] for line in wide] == names
 
 
-def test_names_and_sentences_are_cut_where_people_would() -> None:
+def test_names_and_sentences_are_cut_where_people_would():
     assert shortened("abcdefghij", 7) == "ab…ghij"
     assert wrapped(["  of two-sided tests"], 12) == ["  of", "    two-sided", "    tests"]
 
 
-def test_held_out_loss_stands_beside_that_of_training(tmp_path: Path) -> None:
+def test_held_out_loss_stands_beside_that_of_training(tmp_path):
     writer = open_run(tmp_path)
     segment = writer.start_segment(None, {})
     assert status.row(tmp_path).held_out is None
@@ -131,7 +127,7 @@ def test_held_out_loss_stands_beside_that_of_training(tmp_path: Path) -> None:
     assert "3.900    3.2500" in lines([row])[1]
 
 
-def test_a_branch_says_what_blocks_it_and_a_cancelled_run_that_it_was(tmp_path: Path) -> None:
+def test_a_branch_says_what_blocks_it_and_a_cancelled_run_that_it_was(tmp_path):
     open_run(tmp_path / "trunk", "role=trunk").status("running", 3)
     branch = example(f"execution.fork_from={{folder='{tmp_path}/trunk', step=15}}")
     (tmp_path / "branch" / "job").mkdir(parents=True)
@@ -159,7 +155,7 @@ def test_a_branch_says_what_blocks_it_and_a_cancelled_run_that_it_was(tmp_path: 
         (None, "–"),
     ],
 )
-def test_durations(seconds: float | None, text: str) -> None:
+def test_durations(seconds, text):
     assert duration(seconds) == text
 
 
@@ -167,7 +163,7 @@ def test_durations(seconds: float | None, text: str) -> None:
     ("value", "text"),
     [(0, "0"), (7, "7"), (999.4, "999"), (999.6, "1k"), (1_234, "1.23k"), (999_600, "1M")],
 )
-def test_numbers_with_a_unit(value: float, text: str) -> None:
+def test_numbers_with_a_unit(value, text):
     assert big(value) == text
 
 
@@ -176,7 +172,7 @@ def planned(tmp_path: Path, name: str, steps: int) -> PlannedRun:
     return PlannedRun(config, f"{name}-fingerprint", tmp_path / name)
 
 
-def test_time_left_follows_the_runs_own_and_slots(tmp_path: Path) -> None:
+def test_time_left_follows_the_runs_own_and_slots(tmp_path):
     runs = [planned(tmp_path, name, 1000) for name in ("a", "b", "c")]
     queue = Queue(decided=runs, whole=runs, running={runs[0].fingerprint: runs[0]}, slots=2)
     writer = open_run(runs[0].folder, "name=a", "schedule.steps=1000")
@@ -190,9 +186,7 @@ def test_time_left_follows_the_runs_own_and_slots(tmp_path: Path) -> None:
         assert time_left(queue) == pytest.approx(140.0)
 
 
-def test_progress_is_plain_lines_in_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_plain_lines_in_a_file(tmp_path, capsys):
     run = planned(tmp_path, "a", 1000)
     queue = Queue(decided=[run], whole=[run], running={run.fingerprint: run})
     with shown(every=0.0) as draw:

@@ -46,7 +46,7 @@ def cell(config: Config) -> tuple[str, int, str, float, int]:
     return (size(config), plan.steps, str(arm.weighting), arm.step_ratio, plan.bag_size)
 
 
-def test_a_layout_of_the_paper_s_scale_suits_every_optimizer() -> None:
+def test_a_layout_of_the_paper_s_scale_suits_every_optimizer():
     runs = Planner(catalogue.load("optimizers", "paper"), unprepared=True).whole()
     assert not problems(runs, lambda run: Allocation(64))
 
@@ -54,7 +54,7 @@ def test_a_layout_of_the_paper_s_scale_suits_every_optimizer() -> None:
 @pytest.mark.parametrize(
     ("name", "tables", "without_a_cell"), [("bag-grid", "456", 1), ("power-law", "7", 11)]
 )
-def test_grids_are_the_published_cells(name: str, tables: str, without_a_cell: int) -> None:
+def test_grids_are_the_published_cells(name, tables, without_a_cell):
     """The paper prints no 600M at r = 1.0 for s = 5, and with power-law weights for s > 2."""
     cells = set()
     for row in published("final_loss_grid.csv"):
@@ -80,7 +80,7 @@ def is_published(config: Config, row: Row) -> bool:
 
 
 @pytest.mark.parametrize("study", ["headline", "equal-cost", "reinitialise"])
-def test_steps_and_tokens_are_those_of_tables_1_and_2(study: str) -> None:
+def test_steps_and_tokens_are_those_of_tables_1_and_2(study):
     rows = [row for row in published("headline_runs.csv") if row["architecture"] == "dense"]
     found = []
     for config in runs(study, "paper"):
@@ -95,7 +95,7 @@ def test_steps_and_tokens_are_those_of_tables_1_and_2(study: str) -> None:
         assert len(found) == len([row for row in rows if "reinit" not in row["method"]])
 
 
-def test_ablations_at_scale_paper_are_those_of_figures_6_and_9() -> None:
+def test_ablations_at_scale_paper_are_those_of_figures_6_and_9():
     modes = {(c.superposition.mode, c.schedule.steps) for c in runs("input-output", "paper")}
     assert modes == {(mode, 40_000) for mode in ("full", "input_only", "output_only")}
     arms = {(c.superposition.bag_size, c.superposition.weighting)
@@ -118,9 +118,7 @@ OTHER_LENGTHS = ("mixture-10b-a1b", "rivals")
 
 
 @pytest.mark.parametrize(("name", "scale"), [one for one in ALL if one[0] not in OTHER_LENGTHS])
-def test_every_superposed_run_has_its_baseline_and_every_name_one_run(
-    name: str, scale: str
-) -> None:
+def test_every_superposed_run_has_its_baseline_and_every_name_one_run(name, scale):
     configs = {c for c in catalogue.load(name, scale).runs(BestAt()) if c.role != "pilot"}
     shared = {"superposition", "label_smoothing", "name", "role", "execution"}
     baselines = {c.model_dump_json(exclude=shared) for c in configs if c.role == "baseline"}
@@ -132,7 +130,7 @@ def test_every_superposed_run_has_its_baseline_and_every_name_one_run(
     assert {config.study for config in configs} == {name}
 
 
-def test_each_optimizer_is_compared_at_the_rate_of_its_own_baseline() -> None:
+def test_each_optimizer_is_compared_at_the_rate_of_its_own_baseline():
     planned = catalogue.load("optimizers", "laptop").runs(BestAt())
     superposed = [config for config in planned if config.role == "superposition"]
     rates = {(config.optimizer.kind, config.optimizer.learning_rate) for config in superposed}
@@ -140,7 +138,7 @@ def test_each_optimizer_is_compared_at_the_rate_of_its_own_baseline() -> None:
     assert len(superposed) == 2 * len(SCALES["laptop"].seeds)
 
 
-def test_a_hub_corpus_names_the_command_that_prepares_it() -> None:
+def test_a_hub_corpus_names_the_command_that_prepares_it():
     command = "not prepared; first: tst-study data prepare --source hf://HuggingFaceFW/fineweb-edu"
     with pytest.raises(UserError, match=command):
         FINEWEB_EDU.prepare(Path("prepared/fineweb"))

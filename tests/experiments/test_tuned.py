@@ -48,7 +48,7 @@ def names(runs: list[Config]) -> Counter[str]:
     return Counter(run.name.rpartition("-seed")[0] for run in runs)
 
 
-def test_the_pilot_names_the_primary_arm_and_it_gets_twenty_seeds() -> None:
+def test_the_pilot_names_the_primary_arm_and_it_gets_twenty_seeds():
     runs = catalogue.load("tuned", "desktop").runs(Bowl(2.83e-3))
     found = names(runs)
     assert found["primary-10000-s4-r0.25-power_law-batch32-lr0.00283"] == 20
@@ -57,14 +57,14 @@ def test_the_pilot_names_the_primary_arm_and_it_gets_twenty_seeds() -> None:
     assert not [name for name in found if name.startswith("primary") and "output_only" in name]
 
 
-def test_a_better_batch_of_the_baseline_is_that_of_every_arm() -> None:
+def test_a_better_batch_of_the_baseline_is_that_of_every_arm():
     found = names(catalogue.load("tuned", "desktop").runs(Bowl(4e-3, best_batch=64)))
     measured = [name for name in found if name.startswith(("primary", "tuned"))]
     assert len(measured) == 4
     assert all("-5000-" in name and "batch64" in name for name in measured)
 
 
-def test_every_question_finds_its_own_runs_once_per_seed() -> None:
+def test_every_question_finds_its_own_runs_once_per_seed():
     study = catalogue.load("tuned", "desktop")
     rows = [
         {
@@ -95,7 +95,7 @@ def test_every_question_finds_its_own_runs_once_per_seed() -> None:
         (1e-4, [7.07e-4, 1e-3, 1.41e-3, 2e-3, 2.83e-3]),
     ],
 )
-def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best: float, tried: list[float]) -> None:
+def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best, tried):
     """Twice at most: a best rate beyond that stays at the edge."""
     setting = SCALES["smoke"].setting
     ladder = tuple(setting.with_rate(rate) for rate in (1.41e-3, 2e-3, 2.83e-3))
@@ -105,9 +105,7 @@ def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best: float, tried: l
     assert rates == pytest.approx(tried, rel=0.01)
 
 
-def test_runs_of_an_archive_are_not_trained_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_an_archive_are_not_trained_again(tmp_path, monkeypatch):
     """Their losses decide what follows, as if their folders were there."""
     setting = SCALES["smoke"].setting
     configs = [setting.config("tuned", BASELINE, seed) for seed in range(2)]
@@ -132,14 +130,14 @@ def test_runs_of_an_archive_are_not_trained_again(
     assert launcher_of("local").submit(planner.study) == 0
 
 
-def test_a_second_study_in_one_folder_does_not_replace_the_firsts_questions(tmp_path: Path) -> None:
+def test_a_second_study_in_one_folder_does_not_replace_the_firsts_questions(tmp_path):
     register(tmp_path, catalogue.load("tuned", "quick").questions)
     other = catalogue.load("what-does-the-work", "quick").questions
     with pytest.raises(UserError, match="questions of another study; name another --runs"):
         register(tmp_path, other)
 
 
-def test_smaller_scales_have_pilot_seeds_of_their_own() -> None:
+def test_smaller_scales_have_pilot_seeds_of_their_own():
     """Otherwise the measured runs were the pilot's, by name and by seed."""
     runs = catalogue.load("tuned", "quick").runs(Bowl(2.83e-3))
     pilot = {run.seed for run in runs if "pilot" in run.name}
@@ -149,9 +147,7 @@ def test_smaller_scales_have_pilot_seeds_of_their_own() -> None:
     assert any(run.name.startswith("primary-") for run in runs)
 
 
-def test_a_choice_goes_by_its_baselines_and_prepares_what_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_choice_goes_by_its_baselines_and_prepares_what_follows(tmp_path, monkeypatch):
     scale, text = SCALES["smoke"], TopicalLanguage(words=64, tokens=30_000, validation_tokens=4_000)
 
     def then(best: Setting) -> list[Part]:

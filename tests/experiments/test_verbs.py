@@ -42,7 +42,7 @@ def finished(folder: Path, *overrides: str) -> None:
     writer.status("done", 100)
 
 
-def test_collect_writes_tables_and_names_what_is_missing(tmp_path: Path) -> None:
+def test_collect_writes_tables_and_names_what_is_missing(tmp_path):
     finished(tmp_path / "a")
     open_run(tmp_path / "b", "seed=1").status("failed", 3, "disk full")
     said = collect(tmp_path, rows_below(tmp_path))
@@ -51,9 +51,7 @@ def test_collect_writes_tables_and_names_what_is_missing(tmp_path: Path) -> None
     assert (tmp_path / "report" / "report.html").exists()
 
 
-def test_a_damaged_run_is_one_row_and_all_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_run_is_one_row_and_all_others_go_on(tmp_path, monkeypatch):
     """As a full disk leaves it, or a machine that has lost its power."""
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     monkeypatch.setattr(
@@ -90,9 +88,7 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(
     assert why[fail.run_id] == "corpus: too short; give more text"
 
 
-def test_a_study_of_one_s_own_goes_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_of_one_s_own_goes_by_its_name(tmp_path, monkeypatch):
     """Below `runs/`, as `train` puts it; a folder of text of the same name does not hide it."""
     monkeypatch.chdir(tmp_path)
     finished(Path("runs/mine/run"))
@@ -107,9 +103,7 @@ def test_a_study_of_one_s_own_goes_by_its_name(
         folder_of("yours", "quick")
 
 
-def test_collect_misses_runs_of_the_study_that_never_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_collect_misses_runs_of_the_study_that_never_began(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     study = load("headline", "smoke", tmp_path)
     runs = Planner(study).decided()
@@ -133,7 +127,7 @@ def test_collect_misses_runs_of_the_study_that_never_began(
     assert not capsys.readouterr().err
 
 
-def test_what_is_over_is_kept_with_about_a_hundred_rows_of_its_curve(tmp_path: Path) -> None:
+def test_what_is_over_is_kept_with_about_a_hundred_rows_of_its_curve(tmp_path):
     """Also what diverged before its first evaluation."""
     runs, kept = tmp_path / "runs", tmp_path / "kept"
     writer = open_run(runs / "a")
@@ -156,7 +150,7 @@ def test_what_is_over_is_kept_with_about_a_hundred_rows_of_its_curve(tmp_path: P
     assert {1, 77, 500} <= {*archive.curves["step"]}
 
 
-def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:
+def test_logs_show_what_failed_unless_runs_are_named(tmp_path):
     finished(tmp_path / "good")
     open_run(tmp_path / "bad", "seed=1").status("failed", 3, "disk full")
     for name in ("good", "bad"):
@@ -170,7 +164,7 @@ def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:
     assert "three of good" in "\n".join(log_tails(tmp_path, "goo", lines=9))
 
 
-def test_a_run_s_own_folder_may_stand_for_it(tmp_path: Path) -> None:
+def test_a_run_s_own_folder_may_stand_for_it(tmp_path):
     for name, seed in (("bad", 1), ("worse", 2)):
         open_run(tmp_path / name, f"seed={seed}").status("failed", 3, "disk full")
     assert answer(["logs", "bad"], tmp_path).out.startswith("=== bad: failed disk full")
@@ -186,7 +180,7 @@ def test_a_run_s_own_folder_may_stand_for_it(tmp_path: Path) -> None:
         assert answer(["logs", name], tmp_path / place).out.startswith("=== bad: ")
 
 
-def test_the_shell_completes_studies_and_scales(tmp_path: Path) -> None:
+def test_the_shell_completes_studies_and_scales(tmp_path):
     for words, offered in {
         "submit what": "what-does-the-work",
         "plan gate --scale q": "quick",
@@ -197,7 +191,7 @@ def test_the_shell_completes_studies_and_scales(tmp_path: Path) -> None:
         assert [word[: len(offered)] for word in said.out.split()] == [offered]
 
 
-def test_a_pattern_that_names_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_pattern_that_names_no_run_is_refused(tmp_path):
     open_run(tmp_path / "runs" / "laptop-smoke" / "bad").status("failed", 3, "disk full")
     for verb in ("plan", "logs"):
         said = refusal([verb, "laptop", "zzz", "--scale", "smoke"], tmp_path)
@@ -210,7 +204,7 @@ def with_checkpoints(folder: Path, *steps: int) -> None:
         (folder / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
 
 
-def test_clean_keeps_records_and_last_checkpoints(tmp_path: Path) -> None:
+def test_clean_keeps_records_and_last_checkpoints(tmp_path):
     finished(tmp_path / "done", "execution.keep_steps=[30]")  # asked for
     with_checkpoints(tmp_path / "done", 30, 50, 100)
     open_run(tmp_path / "stopped", "seed=1").status("preempted", 60)
@@ -226,7 +220,7 @@ def test_clean_keeps_records_and_last_checkpoints(tmp_path: Path) -> None:
     assert run_record.read(tmp_path / "done").state == "done"
 
 
-def test_a_folder_of_studies_is_no_study(tmp_path: Path) -> None:
+def test_a_folder_of_studies_is_no_study(tmp_path):
     finished(tmp_path / "one" / "done")
     asks = (partial(cancel_runs, tmp_path), lambda text: list(log_tails(tmp_path, text, 1)))
     for ask in (*asks, lambda _: rows_below(tmp_path), lambda _: not_needed(tmp_path / "one/done")):
@@ -235,7 +229,7 @@ def test_a_folder_of_studies_is_no_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_data")
-def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(tmp_path: Path) -> None:
+def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(tmp_path):
     """Also one that was refused or is yet to be started, and so has no folder."""
     planning = planner(*(one(4, r) for r in (0.2, 0.3, 0.5)), root=tmp_path)
     prefix, first, last, submitted = planning.decided()
@@ -259,7 +253,7 @@ def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(tmp_path
     assert not checkpoint_steps(prefix.folder)
 
 
-def test_clean_follows_no_link_out_of_the_study_and_refuses_what_is_none(tmp_path: Path) -> None:
+def test_clean_follows_no_link_out_of_the_study_and_refuses_what_is_none(tmp_path):
     study, elsewhere = tmp_path / "study", tmp_path / "elsewhere"
     finished(study / "done")
     for step in (50, 100):

@@ -49,7 +49,7 @@ def stock_model(folder: Path) -> Any:
     return model.eval()
 
 
-def test_its_logits_are_those_of_the_megatron_model(kind: str, exported: tuple[Path, Path]) -> None:
+def test_its_logits_are_those_of_the_megatron_model(kind, exported):
     folder, model = exported[0], stock_model(exported[1])
     assert type(model).__name__ == kind.split()[0]
     ids = torch.randint(0, 257, (3, 32), generator=torch.Generator().manual_seed(0))
@@ -60,7 +60,7 @@ def test_its_logits_are_those_of_the_megatron_model(kind: str, exported: tuple[P
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_generate_works_with_its_own_tokenizer(exported: tuple[Path, Path]) -> None:
+def test_generate_works_with_its_own_tokenizer(exported):
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported[1])
     prompt = tokenizer("abc de", return_tensors="pt")
     made = stock_model(exported[1]).generate(**prompt, max_new_tokens=5, do_sample=False)
@@ -69,8 +69,8 @@ def test_generate_works_with_its_own_tokenizer(exported: tuple[Path, Path]) -> N
 
 
 def test_superposition_leaves_no_trace_in_files_names_or_settings(
-    exported: tuple[Path, Path], kind: str, documents: Path, tmp_path: Path
-) -> None:
+    exported, kind, documents, tmp_path
+):
     baseline = train_and_export(documents, tmp_path, *KINDS[kind], "superposition.bag_size=1")[1]
     assert files(baseline) == files(exported[1])
     for name in files(baseline) - {"README.md", "model.safetensors"}:
@@ -98,9 +98,7 @@ def llama(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 KEEP_ALL = "execution.keep_checkpoints=9"
 
 
-def test_a_large_model_is_split_over_files_and_is_the_same_model(
-    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_model_is_split_over_files_and_is_the_same_model(llama, tmp_path, monkeypatch):
     monkeypatch.setattr(export_module, "FILE_BYTES", 10_000)
     opened = open_run(llama[0])
     split = export(opened, tmp_path / "split", tokenizer_of_run(opened))
@@ -109,9 +107,7 @@ def test_a_large_model_is_split_over_files_and_is_the_same_model(
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_the_users_umask_says_who_may_read_an_export(
-    llama: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_users_umask_says_who_may_read_an_export(llama, tmp_path):
     before = os.umask(0o022)
     try:
         export(open_run(llama[0]), tmp_path / "to", None)
@@ -120,13 +116,13 @@ def test_the_users_umask_says_who_may_read_an_export(
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "to").iterdir()} == {0o644}
 
 
-def test_bfloat16_stays_bfloat16(documents: Path, tmp_path: Path) -> None:
+def test_bfloat16_stays_bfloat16(documents, tmp_path):
     _, folder = train_and_export(documents, tmp_path, "numerics.dtype=bfloat16")
     assert {entry.get("dtype") for entry in header(folder).values()} == {None, "BF16"}
     assert stock_model(folder).dtype == torch.bfloat16
 
 
-def test_a_superposition_checkpoint_is_refused(llama: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_superposition_checkpoint_is_refused(llama, tmp_path):
     """Steps 0, 1 and 2 are superposed: after step 2 no next token was ever predicted."""
     opened = open_run(llama[0], step=2)
     with pytest.raises(UserError, match="step 2 of 3 superposed ones"):
@@ -137,7 +133,7 @@ def test_a_superposition_checkpoint_is_refused(llama: tuple[Path, Path], tmp_pat
     assert "**Unfinished.** Step 4 of 6" in card
 
 
-def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: Path) -> None:
+def test_the_card_says_what_made_the_model(llama, documents):
     card = (llama[1] / "README.md").read_text()
     record = run_record.read(llama[0])
     final = record.evals[-1]
@@ -155,7 +151,7 @@ def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: 
         assert part in card
 
 
-def test_the_hub_reads_the_card(llama: tuple[Path, Path]) -> None:
+def test_the_hub_reads_the_card(llama):
     from huggingface_hub import ModelCard
 
     data = ModelCard.load(llama[1] / "README.md").data
@@ -169,7 +165,7 @@ def test_the_hub_reads_the_card(llama: tuple[Path, Path]) -> None:
 EVIL = "<img src=x onerror=alert(1)> `x` | [y](javascript:z)\n```\n---\n# {{ 7 * 191 }} \x1b[31m"
 
 
-def test_no_text_of_a_record_is_more_than_text_in_the_card(llama: tuple[Path, Path]) -> None:
+def test_no_text_of_a_record_is_more_than_text_in_the_card(llama):
     """A run folder may come from anyone, and any page may show its card."""
     opened, record = open_run(llama[0]), run_record.read(llama[0])
     clean = model_card(opened, record, "float32", None).partition("```toml")[0]
@@ -186,9 +182,7 @@ def test_no_text_of_a_record_is_more_than_text_in_the_card(llama: tuple[Path, Pa
     assert tomllib.loads(block.partition("\n```\n")[0])["name"] == EVIL
 
 
-def test_what_is_there_is_not_overwritten(
-    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_there_is_not_overwritten(llama, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for place in (tmp_path, "."):
         with pytest.raises(UserError, match=r": already exists; name a new folder"):
@@ -196,9 +190,7 @@ def test_what_is_there_is_not_overwritten(
     assert files(tmp_path) == set()
 
 
-def test_missing_steps_and_tokenizers_are_named(
-    llama: tuple[Path, Path], words: Path, tmp_path: Path
-) -> None:
+def test_missing_steps_and_tokenizers_are_named(llama, words, tmp_path):
     with pytest.raises(UserError, match=r"step 5; .*2, 4, 6"):
         open_run(llama[0], step=5)
     from tst_study.data.preparation.text_tokenizers import train_byte_pair_tokenizer
@@ -209,7 +201,7 @@ def test_missing_steps_and_tokenizers_are_named(
         tokenizer_of_run(open_run(llama[0]), tmp_path)
 
 
-def test_words_without_a_text_have_no_tokenizer(words: Path, tmp_path: Path) -> None:
+def test_words_without_a_text_have_no_tokenizer(words, tmp_path):
     run(words, tmp_path / "run", "schedule.steps=4")
     opened = open_run(tmp_path / "run")
     assert tokenizer_of_run(opened) is None
@@ -219,7 +211,7 @@ def test_words_without_a_text_have_no_tokenizer(words: Path, tmp_path: Path) -> 
     assert stock_model(made).config.eos_token_id is None
 
 
-def test_what_a_tokenizer_does_beside_splitting_is_left_out(tmp_path: Path) -> None:
+def test_what_a_tokenizer_does_beside_splitting_is_left_out(tmp_path):
     """Llama 3's puts a token in front of every text, some cut texts; token files know neither."""
     from tokenizers import Tokenizer as LibraryTokenizer
     from tokenizers import processors
@@ -245,7 +237,7 @@ def test_what_a_tokenizer_does_beside_splitting_is_left_out(tmp_path: Path) -> N
     assert loaded.model_max_length == 128
 
 
-def test_an_export_tells_what_was_evaluated_before(documents: Path, tmp_path: Path) -> None:
+def test_an_export_tells_what_was_evaluated_before(documents, tmp_path):
     run(documents, tmp_path / "run", *BYTES)
     (line,) = answer(["evaluate", "run"], tmp_path).out.splitlines()
     assert line.startswith("held_out (")
@@ -256,7 +248,7 @@ def test_an_export_tells_what_was_evaluated_before(documents: Path, tmp_path: Pa
     assert f"| held_out | {row['data']} | nats_per_token | " in card
 
 
-def test_a_run_that_trains_is_not_written_to(documents: Path, tmp_path: Path) -> None:
+def test_a_run_that_trains_is_not_written_to(documents, tmp_path):
     run(documents, tmp_path / "run", *BYTES)
     before = (tmp_path / "run" / "evals.jsonl").read_bytes()
     with file_lock.hold(tmp_path / "run"):

@@ -54,9 +54,7 @@ def trained(
 
 
 @pytest.mark.parametrize("saved_by", ["us", "transformers"])
-def test_a_run_begins_with_the_weights_of_an_export(
-    trained: tuple[Path, Path], documents: Path, tmp_path: Path, saved_by: str
-) -> None:
+def test_a_run_begins_with_the_weights_of_an_export(trained, documents, tmp_path, saved_by):
     before, exported = trained
     if saved_by == "transformers":
         model = transformers.AutoModelForCausalLM.from_pretrained(exported)
@@ -77,7 +75,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-def test_every_rank_takes_its_slices(documents: Path, tmp_path: Path, kind: str) -> None:
+def test_every_rank_takes_its_slices(documents, tmp_path, kind):
     wide = "model.vocabulary_size=258"  # tensor ranks share it evenly
     before, exported = train_and_export(documents, tmp_path, *KINDS[kind], wide)
     config = forked(documents, exported, *LAYOUTS[kind])
@@ -90,9 +88,7 @@ def llama(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_and_export(documents, tmp_path_factory.mktemp("llama"))[1]
 
 
-def test_the_weights_and_not_their_place_are_part_of_the_run(
-    llama: Path, documents: Path, tmp_path: Path
-) -> None:
+def test_the_weights_and_not_their_place_are_part_of_the_run(llama, documents, tmp_path):
     def identity(folder: Path, *overrides: str) -> str:
         config = forked(documents, folder, *overrides)
         return fingerprint(config, fingerprints(config))
@@ -125,9 +121,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_model_that_our_layers_are_not_is_refused(
-    llama: Path, documents: Path, tmp_path: Path, reason: str
-) -> None:
+def test_a_model_that_our_layers_are_not_is_refused(llama, documents, tmp_path, reason):
     changes, said = REFUSED[reason]
     other = shutil.copytree(llama, tmp_path / "other")
     known = json.loads((other / "config.json").read_bytes())
@@ -137,8 +131,8 @@ def test_a_model_that_our_layers_are_not_is_refused(
 
 
 def test_a_place_without_a_model_and_a_shape_that_is_not_its_are_refused(
-    llama: Path, documents: Path, tmp_path: Path
-) -> None:
+    llama, documents, tmp_path
+):
     with pytest.raises(UserError, match=r"nowhere: has no config\.json that transformers"):
         forked(documents, tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"fork_from: 'exported': .* match pattern '\^hf:"):
@@ -218,9 +212,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("reason", WRONG)
-def test_weights_that_are_not_exactly_the_models_are_refused(
-    llama: Path, documents: Path, tmp_path: Path, reason: str
-) -> None:
+def test_weights_that_are_not_exactly_the_models_are_refused(llama, documents, tmp_path, reason):
     change, said = WRONG[reason]
     other = shutil.copytree(llama, tmp_path / "other")
     change(other)
@@ -228,7 +220,7 @@ def test_weights_that_are_not_exactly_the_models_are_refused(
         train(forked(documents, other), tmp_path / "run", progress=False)
 
 
-def test_only_the_files_of_the_index_are_read(llama: Path, documents: Path, tmp_path: Path) -> None:
+def test_only_the_files_of_the_index_are_read(llama, documents, tmp_path):
     """Not an optimizer's state or averaged weights, which have the same names, nor old shards."""
     alone = fingerprints(forked(documents, llama))["initial_weights"]
     other = shutil.copytree(llama, tmp_path / "other")

@@ -1,7 +1,5 @@
 """Bad arguments and paths are named in one line."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,13 +66,13 @@ ARGUMENTS = [
 @pytest.mark.parametrize(
     ("arguments", "expected"), ARGUMENTS, ids=[" ".join(case[0])[:60] for case in ARGUMENTS]
 )
-def test_a_bad_argument_is_named(place: Path, arguments: list[str], expected: str) -> None:
+def test_a_bad_argument_is_named(place, arguments, expected):
     before = sorted(path.name for path in place.iterdir())
     assert expected in refusal(arguments, place)
     assert sorted(path.name for path in place.iterdir()) == before
 
 
-def test_a_command_without_words_shows_its_help(place: Path) -> None:
+def test_a_command_without_words_shows_its_help(place):
     for arguments in ([], ["data"]):
         shown = answer(arguments, place)
         assert "Usage: tst-study" in shown.out + shown.err
@@ -85,7 +83,7 @@ VERBS = ("plan", "status", "logs", "clean", "data", "analyse", "export", "train"
 
 @UNKNOWN
 @given(st.sampled_from(VERBS), st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=3))
-def test_no_words_make_a_command_fall_over(place: Path, verb: str, words: list[str]) -> None:
+def test_no_words_make_a_command_fall_over(place, verb, words):
     given = answer([verb, *(word.replace("\0", "") for word in words)], place)
     assert given.status in (0, 2), given
     assert "--debug shows where" not in given.err

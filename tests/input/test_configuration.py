@@ -2,8 +2,6 @@
 
 import contextlib
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -43,7 +41,7 @@ BEYOND = {
 
 
 @pytest.mark.parametrize("value", [*OF_NO_KIND, *BEYOND])
-def test_a_value_that_a_key_cannot_have_is_named_with_it(place: Path, value: str) -> None:
+def test_a_value_that_a_key_cannot_have_is_named_with_it(place, value):
     for key in BEYOND[value].split() if value in BEYOND else KEYS:
         with pytest.raises(UserError, match=re.escape(f"run.toml: {key}")):
             config.load(place / "run.toml", [f"{key}={value}"])
@@ -91,7 +89,7 @@ OVERRIDES = [
 
 
 @pytest.mark.parametrize(("override", "expected"), OVERRIDES, ids=range(len(OVERRIDES)))
-def test_a_bad_override_is_named(place: Path, override: str, expected: str) -> None:
+def test_a_bad_override_is_named(place, override, expected):
     said = refusal(["train", "run.toml", "--dry-run", "--set", override], place)
     assert expected in said
 
@@ -104,7 +102,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_no_configuration_is_named(tmp_path, name):
     content, expected = FILES[name]
     (tmp_path / "run.toml").write_bytes(content)
     assert expected in refusal(["train", "run.toml", "--dry-run"], tmp_path)
@@ -120,7 +118,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=300)
 @given(key=st.sampled_from(KEYS) | st.text(max_size=20), value=VALUES)
-def test_whatever_a_key_holds_it_is_a_configuration_or_a_line(key: str, value: Any) -> None:
+def test_whatever_a_key_holds_it_is_a_configuration_or_a_line(key, value):
     values = config.to_dict(example())
     section = values
     *sections, last = key.split(".")
@@ -136,7 +134,7 @@ def test_whatever_a_key_holds_it_is_a_configuration_or_a_line(key: str, value: A
 
 @settings(max_examples=300)
 @given(st.text(max_size=60) | st.tuples(st.sampled_from(KEYS), st.text(max_size=40)).map("=".join))
-def test_whatever_is_given_to_set_is_a_configuration_or_a_line(text: str) -> None:
+def test_whatever_is_given_to_set_is_a_configuration_or_a_line(text):
     values = config.to_dict(example())
     with contextlib.suppress(UserError):
         config.apply_override(values, text)

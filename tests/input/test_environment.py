@@ -9,7 +9,7 @@ from tst_study.errors import UserError
 from tst_study.experiments.slurm.batch_script import script_text
 
 
-def test_a_variable_that_is_no_number_is_named(place: Path) -> None:
+def test_a_variable_that_is_no_number_is_named(place):
     said = refusal(["train", "run.toml", "--folder", "folder/run"], place, {"WORLD_SIZE": "x"})
     assert "WORLD_SIZE = 'x': is not a valid number" in said
 
@@ -38,7 +38,7 @@ PROFILES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), PROFILES, ids=range(len(PROFILES)))
-def test_a_bad_profile_is_named(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_bad_profile_is_named(tmp_path, text, expected):
     (tmp_path / "slurm.toml").write_text(text)
     said = refusal(["plan", "laptop", "--scale", "smoke", "--launcher", "slurm"], tmp_path)
     assert said.startswith("slurm.toml: ")
@@ -47,7 +47,7 @@ def test_a_bad_profile_is_named(tmp_path: Path, text: str, expected: str) -> Non
 
 @pytest.mark.parametrize("key", ["partition", "account", "qos", "job-name", "chdir", "folder"])
 @pytest.mark.parametrize("ending", ["\n#SBATCH --wrap=x", "\r", "\x1b[2J", "\0"])
-def test_no_value_becomes_a_line_of_the_batch_script(key: str, ending: str) -> None:
+def test_no_value_becomes_a_line_of_the_batch_script(key, ending):
     value = f"gpu{ending}"
     folder = Path(value if key == "folder" else "runs")
     with pytest.raises(UserError, match="batch script"):

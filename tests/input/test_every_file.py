@@ -198,9 +198,7 @@ def assert_same(found: dict[str, torch.Tensor] | None, whole: Path, damaged: Pat
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("read", [begun, corpus, study, archive, exported])
-def test_a_damaged_file_is_named_or_healed_or_changes_nothing(
-    made: tuple[Path, Path], tmp_path: Path, read: Callable[[Path, Path, Path], None], damage: str
-) -> None:
+def test_a_damaged_file_is_named_or_healed_or_changes_nothing(made, tmp_path, read, damage):
     whole, other = made
     folder = whole / read.__name__
     files = sorted(path for path in folder.rglob("*") if path.is_file())

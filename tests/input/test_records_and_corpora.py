@@ -68,9 +68,7 @@ CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "expected"), CHANGES, ids=range(len(CHANGES)))
-def test_a_changed_key_of_a_run_is_named(
-    copy: Path, name: str, change: Callable[[dict[str, Any]], Any], expected: str
-) -> None:
+def test_a_changed_key_of_a_run_is_named(copy, name, change, expected):
     first, _, rest = (copy / name).read_bytes().partition(b"\n" if name.endswith("l") else b"\0")
     row = json.loads(first)
     change(row)
@@ -102,9 +100,7 @@ REFUSED: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     [(verb, change, said) for change, said in REFUSED for verb in VERBS],
     ids=lambda one: one[0] if isinstance(one, list) else "",
 )
-def test_every_verb_refuses_a_run_that_it_cannot_read(
-    copy: Path, words: Path, verb: list[str], change: Callable[[dict[str, Any]], Any], expected: str
-) -> None:
+def test_every_verb_refuses_a_run_that_it_cannot_read(copy, words, verb, change, expected):
     header = json.loads((copy / "run.json").read_bytes())
     change(header)
     (copy / "run.json").write_text(json.dumps(header, indent=1))
@@ -122,9 +118,7 @@ def test_every_verb_refuses_a_run_that_it_cannot_read(
     content=st.sampled_from(ODD) | st.binary(max_size=120),
     places=st.booleans(),
 )
-def test_any_bytes_in_a_run_are_a_run_or_a_line(
-    trained: Path, tmp_path: Path, name: str, content: bytes, places: bool
-) -> None:
+def test_any_bytes_in_a_run_are_a_run_or_a_line(trained, tmp_path, name, content, places):
     folder = tmp_path / "run"
     if not folder.exists():
         shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("checkpoints"))
@@ -143,7 +137,7 @@ def test_any_bytes_in_a_run_are_a_run_or_a_line(
     assert len(said) < 500 + len(str(folder))
 
 
-def test_what_a_run_says_is_never_markup_for_a_terminal(copy: Path) -> None:
+def test_what_a_run_says_is_never_markup_for_a_terminal(copy):
     status = json.loads((copy / "status.json").read_bytes())
     status |= {"state": "failed", "message": "\x1b[2J\x1b]0;x\x07[red]\nnext"}
     (copy / "status.json").write_text(json.dumps(status))
@@ -164,9 +158,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("name", READERS)
 @UNKNOWN
 @given(st.sampled_from(ODD) | st.binary(max_size=200))
-def test_any_bytes_are_a_file_or_a_line_that_names_it(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
+def test_any_bytes_are_a_file_or_a_line_that_names_it(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     said = name
     try:
@@ -184,9 +176,7 @@ def test_any_bytes_are_a_file_or_a_line_that_names_it(
     place=st.floats(0, 1),
     cuts=st.booleans(),
 )
-def test_any_bytes_in_a_corpus_are_found(
-    words: Path, tmp_path: Path, file: str, content: bytes, place: float, cuts: bool
-) -> None:
+def test_any_bytes_in_a_corpus_are_found(words, tmp_path, file, content, place, cuts):
     folder = tmp_path / "words"
     if not folder.exists():
         shutil.copytree(words, folder)
@@ -266,9 +256,7 @@ USUAL = {"--to": "out", "--tokenizer": "bytes"}
     ],
     ids=range(len(ADOPTIONS) + len(REQUESTS)),
 )
-def test_what_no_corpus_can_be_made_of_is_named(
-    words: Path, tmp_path: Path, arguments: list[str], expected: str
-) -> None:
+def test_what_no_corpus_can_be_made_of_is_named(words, tmp_path, arguments, expected):
     for folder in ("odd", "empty", "full"):
         (tmp_path / folder).mkdir()
     for name, (content, _) in TEXTS.items():

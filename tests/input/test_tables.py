@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from tests.analysis.made_runs import config, write_run
 from tests.input.test_records_and_corpora import LOGS
 from tst_study.analysis.tables.archive import add_to_archive, read_archive
-from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS, Column
+from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS
 from tst_study.analysis.tables.imports import import_logs
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.comparison import compare
@@ -81,7 +81,7 @@ COLUMNS += [("evaluations", one) for one in EVALUATIONS]
 
 
 @pytest.mark.parametrize(("table", "column"), COLUMNS, ids=lambda one: getattr(one, "name", one))
-def test_each_cell_of_an_archive(archive: Path, tmp_path: Path, table: str, column: Column) -> None:
+def test_each_cell_of_an_archive(archive, tmp_path, table, column):
     folder = shutil.copytree(archive, tmp_path / "kept")
     path = folder / f"{table}.parquet"
     whole = pq.read_table(path)
@@ -155,7 +155,7 @@ def cases(table: str) -> Iterator[tuple[str, str, str | None]]:
     [("runs.csv", FACTS), ("r.csv", LOG), ("r.jsonl", LOG), ("finished.csv", FINISHED)],
     ids=["facts", "log", "lines", "finished"],
 )
-def test_each_cell_of_what_is_imported(name: str, table: str, tmp_path: Path) -> None:
+def test_each_cell_of_what_is_imported(name, table, tmp_path):
     (tmp_path / "logs").mkdir()
     facts = {"parameters": "1e6", "tokens_per_step": "8", "steps": "2", "annealed": "true"}
     (tmp_path / "logs" / "r.csv").write_text(LOG)
@@ -186,7 +186,7 @@ def as_json(table: str, column: str, kind: str) -> str:
 
 
 @pytest.mark.parametrize("column", ["run", "reason"])
-def test_each_cell_of_the_exclusions(archive: Path, tmp_path: Path, column: str) -> None:
+def test_each_cell_of_the_exclusions(archive, tmp_path, column):
     folder = shutil.copytree(archive, tmp_path / "kept")
     run = pd.read_parquet(folder / "runs.parquet")["run_id"][0]
     table = f"run,reason\n{run},broken\n"
@@ -202,7 +202,7 @@ OPEN = {"host", "process", "command", "job", "config", "versions", "python", "fo
 
 
 @pytest.mark.parametrize("file", LOGS)
-def test_each_key_of_a_run(file: str, tmp_path: Path) -> None:
+def test_each_key_of_a_run(file, tmp_path):
     path = write_run(tmp_path, config(0, 4, 0.2), 3.5, log_every=500) / file
     first, end, rest = path.read_bytes().partition(b"\n" if file.endswith("l") else b"\0")
     row = json.loads(first)
@@ -231,7 +231,7 @@ def test_each_key_of_a_run(file: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_digests_that_are_none_say_that_a_checkpoint_is_damaged(name: str, tmp_path: Path) -> None:
+def test_digests_that_are_none_say_that_a_checkpoint_is_damaged(name, tmp_path):
     (tmp_path / "weights").write_bytes(b"w")
     write_digests(tmp_path, {"weights": "0" * 64})
     bad = BAD[name]
@@ -254,7 +254,7 @@ def toml(value: Any) -> str:
     return "[[]]" if value is None else text
 
 
-def test_each_key_of_a_profile(tmp_path: Path) -> None:
+def test_each_key_of_a_profile(tmp_path):
     path = tmp_path / "slurm.toml"
     for table, key in keys(Profile):
         for name, value in BAD.items():

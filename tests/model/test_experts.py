@@ -1,7 +1,5 @@
 """Experts' outputs are added in one order; what is logged of routing is what happened."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ from tst_study.model.experts import RoutingLog
 from tst_study.model.kernels import Combined, Copied, sum_of_copies
 
 
-def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
+def test_copies_of_a_position_are_added_in_the_order_of_their_experts():
     """On processors to the bit what additions one after another give, in both directions."""
     positions, per_token, width = 50, 6, 8
     of_copy = torch.randperm(positions * per_token) % positions
@@ -36,7 +34,7 @@ def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
     assert torch.equal(rows.grad, gradient)
 
 
-def test_nothing_of_a_layer_with_experts_adds_by_index(words: Path) -> None:
+def test_nothing_of_a_layer_with_experts_adds_by_index(words):
     """Such additions have no order on a GPU."""
 
     class Noted(TorchDispatchMode):
@@ -66,7 +64,7 @@ def recorded(choices: list[Tensor], logits: list[Tensor]) -> RoutingLog:
     return log
 
 
-def test_loads_entropy_and_losses_are_means_over_positions(words: Path) -> None:
+def test_loads_entropy_and_losses_are_means_over_positions(words):
     generator = torch.Generator().manual_seed(0)
     logits = [torch.randn(6, 4, generator=generator) for _ in range(2)]
     choices = [torch.zeros(6, 4).bool() for _ in range(2)]
@@ -83,9 +81,7 @@ def test_loads_entropy_and_losses_are_means_over_positions(words: Path) -> None:
     assert summary["load"]["min"] == [0.0, 0.0]
 
 
-def test_every_row_of_a_mixture_tells_of_its_routing_and_changes_no_bit(
-    words: Path, tmp_path: Path
-) -> None:
+def test_every_row_of_a_mixture_tells_of_its_routing_and_changes_no_bit(words, tmp_path):
     record = run(words, tmp_path / "often", *MIXTURE, "execution.log_every=3")
     seldom = run(words, tmp_path / "seldom", *MIXTURE, "execution.log_every=20")
     assert record.metrics[-1]["loss"] == seldom.metrics[-1]["loss"]
@@ -97,9 +93,7 @@ def test_every_row_of_a_mixture_tells_of_its_routing_and_changes_no_bit(
         assert len(health["load"]["max"]) == len(health["load"]["min"]) == 2
 
 
-def test_a_version_that_was_never_tried_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_version_that_was_never_tried_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(megatron_version, "version", lambda name: "0.20.0")
     megatron_version.megatron_version.cache_clear()
     with pytest.raises(

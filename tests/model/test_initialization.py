@@ -1,14 +1,12 @@
 """Initial weights are those of a seed, whatever else a run does."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from tests.tiny_runs import built, tiny
 
 
-def test_initial_weights_depend_on_the_seed_and_spread_as_configured(words: Path) -> None:
+def test_initial_weights_depend_on_the_seed_and_spread_as_configured(words):
     def weights(*overrides: str) -> dict[str, torch.Tensor]:
         with built(tiny(words, "model.hidden_size=64", *overrides)) as (model, _):
             return {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -83,7 +82,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", KERNELS.values(), ids=KERNELS.keys())
-def test_forward_and_backward_are_autograds(case: Kernel, dtype: torch.dtype) -> None:
+def test_forward_and_backward_are_autograds(case, dtype):
     ours = [random(*shape, dtype=dtype).requires_grad_() for shape in case.shapes]
     plain = [x.detach().clone().requires_grad_() for x in ours]
     found, expected = case.kernel(*ours), case.formula(*plain)
@@ -98,7 +97,7 @@ def test_forward_and_backward_are_autograds(case: Kernel, dtype: torch.dtype) ->
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
-def test_every_kernel_is_among_them() -> None:
+def test_every_kernel_is_among_them():
     own = [
         one for one in vars(kernels).values() if getattr(one, "__module__", "") == kernels.__name__
     ]
@@ -106,7 +105,7 @@ def test_every_kernel_is_among_them() -> None:
     assert len(passes) == len(KERNELS)
 
 
-def test_a_rotation_lies_head_by_head_and_is_computed_in_float32() -> None:
+def test_a_rotation_lies_head_by_head_and_is_computed_in_float32():
     x = random(*SHAPE, dtype=torch.bfloat16)
     found = rotate(x, rotation_table())
     assert found.shape == SHAPE
@@ -114,9 +113,7 @@ def test_a_rotation_lies_head_by_head_and_is_computed_in_float32() -> None:
     assert torch.equal(found, rotate(x.float(), rotation_table()).bfloat16())
 
 
-def test_a_group_without_rows_gets_no_gradient_whatever_a_gpus_kernel_leaves_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_group_without_rows_gets_no_gradient_whatever_a_gpus_kernel_leaves_there(monkeypatch):
     """As reported of B200 (pytorch issue 172439)."""
     grouped_mm = F.grouped_mm
 
@@ -133,9 +130,7 @@ def test_a_group_without_rows_gets_no_gradient_whatever_a_gpus_kernel_leaves_the
     assert weights.grad[[0, 2, 3]].any(dim=(1, 2)).all()
 
 
-def test_attention_by_cudnn_is_used_only_where_it_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_by_cudnn_is_used_only_where_it_is_asked_for(tmp_path, monkeypatch):
     """Flash stands for cuDNN's, which is nowhere but on a GPU; and torch would choose that."""
     monkeypatch.setitem(layers.ATTENTION, "cudnn", SDPBackend.FLASH_ATTENTION)
     monkeypatch.delitem(layers.ATTENTION, "flash")

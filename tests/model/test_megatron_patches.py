@@ -41,9 +41,7 @@ def trained_without(patch: tuple[Any, str] | None, config: Config, folder: Path)
 
 
 @pytest.mark.parametrize("patch", NEEDED, ids=lambda patch: patch[1])
-def test_a_run_on_processors_fails_without_each_patch(
-    words: Path, tmp_path: Path, patch: tuple[Any, str]
-) -> None:
+def test_a_run_on_processors_fails_without_each_patch(words, tmp_path, patch):
     ranks, settings, first_version = NEEDED[patch]
     if megatron_version() < first_version:
         pytest.skip(f"needed from {first_version} on")
@@ -53,7 +51,7 @@ def test_a_run_on_processors_fails_without_each_patch(
         run_ranks(ranks, trained_without, patch, config, tmp_path / "without")
 
 
-def test_torchs_optimizers_still_ask_for_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_optimizers_still_ask_for_an_accelerator(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", no_device)
     weight = torch.nn.Parameter(torch.ones(3))
     weight.grad = torch.ones(3)
@@ -61,12 +59,12 @@ def test_torchs_optimizers_still_ask_for_an_accelerator(monkeypatch: pytest.Monk
         torch.optim.AdamW([weight], fused=True).step()
 
 
-def test_all_patches_for_processors_are_among_them() -> None:
+def test_all_patches_for_processors_are_among_them():
     accelerator = {(torch.accelerator, "current_accelerator")}
     assert megatron_patches.ON_PROCESSORS.keys() == NEEDED.keys() | accelerator
 
 
-def test_megatron_still_makes_many_groups_of_the_same_ranks(words: Path) -> None:
+def test_megatron_still_makes_many_groups_of_the_same_ranks(words):
     def groups(one_group: Any) -> int:
         process_groups.one_group_for_the_same_ranks = one_group
         with process_groups.process_groups(tiny(words)):
@@ -76,25 +74,21 @@ def test_megatron_still_makes_many_groups_of_the_same_ranks(words: Path) -> None
     assert run_ranks(2, groups, nullcontext)[0] > 10
 
 
-def test_megatron_still_holds_on_to_groups(words: Path) -> None:
+def test_megatron_still_holds_on_to_groups(words):
     with process_groups.process_groups(tiny(words)):
         parallel_state.destroy_model_parallel()
         assert parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP is not None
 
 
 @pytest.mark.skipif(megatron_version() >= (0, 19), reason="0.19 marks them in any case")
-def test_megatron_still_marks_no_weight_that_it_did_not_draw(
-    words: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_megatron_still_marks_no_weight_that_it_did_not_draw(words, monkeypatch):
     monkeypatch.setattr(model, "mark_split_weights", lambda model: None)
     with built(tiny(words)) as (made, _):
         assert not any(getattr(p, "tensor_model_parallel", False) for p in made.parameters())
 
 
 @pytest.mark.skipif(megatron_version() >= (0, 19), reason="0.19 imports the name in any case")
-def test_the_router_still_names_a_function_that_is_not_there(
-    words: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_router_still_names_a_function_that_is_not_there(words, monkeypatch):
     monkeypatch.delattr(moe_utils, "te_general_gemm")
     with built(tiny(words, *MIXTURE)) as (made, _), pytest.raises(NameError, match="general_gemm"):
         made.decoder.layers[0].mlp(torch.ones(8, 2, 16))

@@ -1,7 +1,5 @@
 """Each phase's loss is the definition's, from the fold of the input to the bag of targets."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,9 +42,7 @@ def weights_of_offsets(config_overrides: tuple[str, ...], bag_size: int) -> list
     ],
     ids=str,
 )
-def test_loss_and_gradients_are_those_of_a_plain_computation(
-    words: Path, overrides: tuple[str, ...]
-) -> None:
+def test_loss_and_gradients_are_those_of_a_plain_computation(words, overrides):
     config = tiny(words, *overrides, "model.initial_deviation=0.2")
     objective = plan_phases(config).objective(0)
     generator = torch.Generator().manual_seed(0)
@@ -79,9 +75,7 @@ def test_loss_and_gradients_are_those_of_a_plain_computation(
             torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_balance_loss_is_a_mean_over_sequences(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_balance_loss_is_a_mean_over_sequences(words, tmp_path, monkeypatch):
     """It is in the gradient, not in the loss that is reported."""
     seen: list[dict[str, torch.Tensor]] = []
     step = ModelOptimizer.step
@@ -118,7 +112,7 @@ def test_the_balance_loss_is_a_mean_over_sequences(
             torch.testing.assert_close(seen[1][name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_only_superposed_steps_train_on_shuffled_targets(words: Path) -> None:
+def test_only_superposed_steps_train_on_shuffled_targets(words):
     config = tiny(words, "superposition.shuffle_targets=true")
     with built(config) as (_, ranks):
         batches = StepBatches(config, plan_phases(config), ranks)

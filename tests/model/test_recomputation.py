@@ -1,7 +1,6 @@
 """The backward pass computes again exactly what it would have kept, and nothing of it stays."""
 
 import gc
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,15 +23,13 @@ def recomputing(model: dict[str, Any], recompute: str, sequences: int, length: i
 
 
 @pytest.mark.parametrize("model", [(), MIXTURE], ids=["dense", "mixture"])
-def test_a_run_with_recomputation_is_the_same_run(
-    words: Path, tmp_path: Path, model: tuple[str, ...]
-) -> None:
+def test_a_run_with_recomputation_is_the_same_run(words, tmp_path, model):
     run(words, tmp_path / "kept", *model)
     run(words, tmp_path / "again", *model, "execution.recompute=layer")
     assert_same_run(tmp_path / "kept", tmp_path / "again")
 
 
-def test_experts_hold_on_to_nothing_that_was_computed_again() -> None:
+def test_experts_hold_on_to_nothing_that_was_computed_again():
     """Megatron's dispatchers keep tensors of their last pass, and with them its whole graph."""
     held = {}
     for recompute in ("none", "layer"):
@@ -76,16 +73,14 @@ EXPERTS = {**SMALL, "experts": {"count": 4, "per_token": 2, "feed_forward_size":
 
 @pytest.mark.parametrize("recompute", ["none", "layer"])
 @pytest.mark.parametrize(("model", "parts"), [(SMALL, 1), (EXPERTS, 4)], ids=["dense", "experts"])
-def test_twelve_layers_share_the_graph_of_each_part(
-    model: dict[str, Any], parts: int, recompute: str
-) -> None:
+def test_twelve_layers_share_the_graph_of_each_part(model, parts, recompute):
     counter = CompileCounter()
     compiled_steps(recomputing(model, recompute, sequences=2, length=8), counter)
     assert counter.frame_count == parts
 
 
 @pytest.mark.parametrize("model", [SMALL, EXPERTS], ids=["dense", "experts"])
-def test_compiled_layers_keep_less_too_and_give_the_same_gradients(model: dict[str, Any]) -> None:
+def test_compiled_layers_keep_less_too_and_give_the_same_gradients(model):
     kept = {}
     configs = {name: recomputing({**model, "layers": 3}, name, 4, 32) for name in ("none", "layer")}
     _, loss, gradients = compiled_steps(configs["none"], None)

@@ -36,7 +36,7 @@ def picture(name: str, runs: Path | None = None) -> Picture:
     return catalogue()[name].item(Sources(runs))
 
 
-def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path: Path) -> None:
+def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path):
     """PNG, SVG, PDF and CSV, whatever the order in which a process hashes strings."""
     names = ["figure1", "figure4", "table4"]
     here = build(None, tmp_path / "here", only=names)
@@ -54,7 +54,7 @@ def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path: Path) 
         assert path.read_bytes() == (tmp_path / "there" / path.name).read_bytes(), path.name
 
 
-def test_a_trace_names_runs_published_files_and_fits(tmp_path: Path) -> None:
+def test_a_trace_names_runs_published_files_and_fits(tmp_path):
     built = build(CAMPAIGN, tmp_path, only=["figure4"])
     trace = json.loads((tmp_path / "figure4.json").read_text("utf8"))
     assert len(trace["runs"]) == len(built.items[0].folders) >= 8
@@ -66,7 +66,7 @@ def test_a_trace_names_runs_published_files_and_fits(tmp_path: Path) -> None:
     assert "4 seeds" in trace["caption"]
 
 
-def test_a_name_with_dollar_signs_is_no_formula(tmp_path: Path) -> None:
+def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
     for bag_size, ratio in ((1, 0.0), (4, 0.2)):
         named = config(0, bag_size, ratio, data={"corpora": [{"path": "prepared/c4_$a_$b"}]})
         write_run(tmp_path / "runs", named, 3.5)
@@ -74,14 +74,14 @@ def test_a_name_with_dollar_signs_is_no_formula(tmp_path: Path) -> None:
     assert "c4_$a_$b" in (tmp_path / "to/loss_curves.json").read_text("utf8")
 
 
-def test_published_curves_are_drawn_point_for_point() -> None:
+def test_published_curves_are_drawn_point_for_point():
     for figure in (1, 3, 6, 9):
         data = picture(f"figure{figure}").data
         assert len(data) == len(published.curves(figure))
         assert set(data["source"]) == {"published"}
 
 
-def test_the_drawing_of_the_method_is_what_training_folds() -> None:
+def test_the_drawing_of_the_method_is_what_training_folds():
     """Figure 2's boxes hold the tokens that the trainer's own fold gives each position."""
     torch = pytest.importorskip("torch")
     from tst_study.superposition import bag_inputs, bag_targets
@@ -96,7 +96,7 @@ def test_the_drawing_of_the_method_is_what_training_folds() -> None:
         assert [list(map(int, words.split())) for words in rows["predicts"]] == known
 
 
-def test_the_measured_half_shows_held_out_loss_with_its_interval(tmp_path: Path) -> None:
+def test_the_measured_half_shows_held_out_loss_with_its_interval(tmp_path):
     """Not the training loss at the end of a noisy curve, which the legend showed before."""
     for seed in (0, 1, 2):
         write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
@@ -110,7 +110,7 @@ def test_the_measured_half_shows_held_out_loss_with_its_interval(tmp_path: Path)
     assert "No match of equal loss or of equal data among the runs." in item.caption
 
 
-def test_settings_of_fewer_seeds_stand_at_the_level_of_all_baselines(tmp_path: Path) -> None:
+def test_settings_of_fewer_seeds_stand_at_the_level_of_all_baselines(tmp_path):
     """The second seed's baseline is 0.2 higher, and s = 8 was not run with it."""
     for seed, level in enumerate((3.5, 3.7)):
         write_run(tmp_path, config(seed), level)
@@ -124,7 +124,7 @@ def test_settings_of_fewer_seeds_stand_at_the_level_of_all_baselines(tmp_path: P
     assert dict(cells) == pytest.approx({1: 3.6, 4: 3.5, 8: 3.55})
 
 
-def test_measured_information_of_two_studies_is_shown_for_both(tmp_path: Path) -> None:
+def test_measured_information_of_two_studies_is_shown_for_both(tmp_path):
     values = [{"distance": d, "mutual_information": 1 + d**-1.0} for d in range(1, 9)]
     content = json.dumps({"tables": {"Mutual information by distance": values}})
     folders = [tmp_path / name for name in ("one", "other")]
@@ -139,13 +139,13 @@ def test_measured_information_of_two_studies_is_shown_for_both(tmp_path: Path) -
         picture("figure10", folders[0])
 
 
-def test_settings_with_one_short_name_are_told_apart_below_a_text() -> None:
+def test_settings_with_one_short_name_are_told_apart_below_a_text():
     labels = ["baseline", "s = 4, r = 0.3", "s = 4, r = 0.5", "s = 4, r = 0.3, output only"]
     names = ["baseline", "s = 4, r = 0.3", "s = 4, r = 0.5", "output only"]
     assert list(_short(labels).values()) == names
 
 
-def test_an_optimum_is_held_against_published_ones_of_its_own_r(tmp_path: Path) -> None:
+def test_an_optimum_is_held_against_published_ones_of_its_own_r(tmp_path):
     """At r = 0.6 the published optimum is 4.8, at r up to 0.4 it is 6 or more."""
     for seed in range(4):
         write_run(tmp_path, config(seed), 3.5)
@@ -156,7 +156,7 @@ def test_an_optimum_is_held_against_published_ones_of_its_own_r(tmp_path: Path) 
     assert finding.verdict == "agrees", finding.measured
 
 
-def test_of_ratios_with_equally_many_sizes_the_drawn_one_is_described(tmp_path: Path) -> None:
+def test_of_ratios_with_equally_many_sizes_the_drawn_one_is_described(tmp_path):
     """Ratios that are rounded to one share their cell of the table."""
     write_run(tmp_path, config(steps=10_000), 3.5, log_every=5000)
     for size, ratio in ((2, 0.2), (2, 0.2004), (4, 0.2), (8, 0.2), (2, 0.4), (4, 0.4), (8, 0.4)):
@@ -165,7 +165,7 @@ def test_of_ratios_with_equally_many_sizes_the_drawn_one_is_described(tmp_path: 
     assert catalogue()["table4"].item(Sources(tmp_path)) is not None
 
 
-def test_a_measured_panel_at_the_papers_own_s_and_r_is_drawn_beside_it(tmp_path: Path) -> None:
+def test_a_measured_panel_at_the_papers_own_s_and_r_is_drawn_beside_it(tmp_path):
     """Though it lacks an arm that the paper has."""
     write_run(tmp_path, config(), 3.5)
     for mode in ("full", "input_only"):
@@ -174,7 +174,7 @@ def test_a_measured_panel_at_the_papers_own_s_and_r_is_drawn_beside_it(tmp_path:
     assert len(picture("figure6", tmp_path).figure().axes) == 2
 
 
-def test_a_question_called_like_its_family_has_its_row(tmp_path: Path) -> None:
+def test_a_question_called_like_its_family_has_its_row(tmp_path):
     arms = [Arm(name=name, setting=name) for name in ("s = 4, r = 0.2", "baseline")]
     for size, loss in ((4, 3.4), (1, 3.5)):
         write_run(tmp_path, config(0, size, 0.2 * (size > 1)), loss)
@@ -185,7 +185,7 @@ def test_a_question_called_like_its_family_has_its_row(tmp_path: Path) -> None:
     assert shown == ["+0.100"]
 
 
-def test_figure_7_calls_no_rate_best_at_which_a_seed_diverged(tmp_path: Path) -> None:
+def test_figure_7_calls_no_rate_best_at_which_a_seed_diverged(tmp_path):
     for seed in (0, 1):
         for rate, loss in ((1e-3, 3.55), (2e-3, 3.5)):
             write_run(tmp_path, config(seed, optimizer__learning_rate=rate), loss)
@@ -199,15 +199,15 @@ def test_figure_7_calls_no_rate_best_at_which_a_seed_diverged(tmp_path: Path) ->
     assert picture("figure7", tmp_path).title == "Figure 7. Learning-rate sweeps"
 
 
-def test_marks_tell_bag_sizes_apart_without_colour() -> None:
+def test_marks_tell_bag_sizes_apart_without_colour():
     sizes = [mark_of(size, 0.25) for size in (2, 3, 4, 6, 8, 12, 16)]
     light = [np.dot([0.2126, 0.7152, 0.0722], to_rgb(mark.colour)) for mark in sizes]
     assert (np.diff(light) < -0.03).all()
 
 
 def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_are_not_of_the_same(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     for seed, every in ((0, 50), (1, 70)):
         write_run(tmp_path, config(seed), 3.5, log_every=every)
     summary = Sources(tmp_path).summary
@@ -220,14 +220,14 @@ def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_are_not_
     assert inside["high"].tolist() == pytest.approx([4.0] * len(inside))
 
 
-def test_a_title_counts_a_result_once_and_none_on_a_generated_language() -> None:
+def test_a_title_counts_a_result_once_and_none_on_a_generated_language():
     """The primary question stands among the lengths, too; four rows are of the language."""
     item = picture("effects", CAMPAIGN)
     assert (item.data["verdict"] == "better").sum() == 9
     assert item.title.startswith("39 results on natural text: 4 better, ")
 
 
-def test_gains_over_training_need_intervals(tmp_path: Path) -> None:
+def test_gains_over_training_need_intervals(tmp_path):
     tables = read_tables(CAMPAIGN)
     add_to_archive(tmp_path, tables.only(tables.runs["seed"] < 5))
     add_questions(tmp_path, read_questions(CAMPAIGN))
@@ -235,7 +235,7 @@ def test_gains_over_training_need_intervals(tmp_path: Path) -> None:
     assert catalogue()["overview"].item(Sources(tmp_path)) is not None
 
 
-def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path: Path) -> None:
+def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path):
     rows = pd.DataFrame({"seed": [0, 0, 1, 1, 2, 2], "bag_size": [1, 4] * 3})
     rows = rows.assign(
         params=1e8, tokens=1e9, steps=999, step_ratio=0.3003 * (rows["bag_size"] > 1)
@@ -254,7 +254,7 @@ def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path: Pat
     assert catalogue()["loss_curves"].item(Sources([tmp_path / "own"])) is None
 
 
-def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_path: Path) -> None:
+def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_path):
     record = read_tables(CAMPAIGN.parent / "what-does-the-work")
     kept = record.runs["name"].str.fullmatch("arms-20000-(baseline|s4-r0.25)-seed1[123]")
     add_to_archive(tmp_path, record.only(kept))
@@ -275,7 +275,7 @@ def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_
     assert len(group.folders) == 6
 
 
-def test_every_declared_arm_has_one_panel() -> None:
+def test_every_declared_arm_has_one_panel():
     """Two questions are about one arm here. Other lengths and sizes have baselines of their own."""
     item = picture("gain_over_training", CAMPAIGN.parent / "tuned")
     sizes = [f"output only, {size} million parameters" for size in ("0.23", "1.07")]
@@ -290,7 +290,7 @@ def test_every_declared_arm_has_one_panel() -> None:
         assert drawn[end][sizes[1]] == pytest.approx(judged[end][sizes[1]], abs=2e-5)
 
 
-def test_fresh_texts_of_two_sizes_are_not_called_repeated(tmp_path: Path) -> None:
+def test_fresh_texts_of_two_sizes_are_not_called_repeated(tmp_path):
     for tokens in (20_000_000, 50_000_000):
         data = {**BOOKS, "corpora": [{"fingerprint": f"{tokens:064d}", "weight": 1.0}]}
         data["corpora"][0]["tokens"] = tokens

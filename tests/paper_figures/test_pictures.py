@@ -24,9 +24,7 @@ CAMPAIGNS = ("campaign", "what-does-the-work")
 
 
 @pytest.mark.parametrize("which", ["published", "study", *CAMPAIGNS])
-def test_no_word_is_cut_or_covered_and_an_arm_looks_the_same_everywhere(
-    which: str, study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_word_is_cut_or_covered_and_an_arm_looks_the_same_everywhere(which, study, monkeypatch):
     """The renderer's boxes say so, in all pictures of a study and of the published numbers."""
     given = RECORDS / which if which in CAMPAIGNS else None
     if which == "study":

@@ -63,7 +63,7 @@ def ask(report: Path, script: str, width: int = 1280, scheme: str = "light") -> 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_it_fits_the_screen_and_can_be_read(report: Path, width: int, scheme: str) -> None:
+def test_it_fits_the_screen_and_can_be_read(report, width, scheme):
     """Text stands out from the page by at least 4.5 to 1, every curve by 1.7; wide figures scroll
     on a telephone, and say so."""
     found = ask(
@@ -103,7 +103,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
-def test_a_click_sorts_a_second_turns_the_order_and_empty_cells_stay_last(report: Path) -> None:
+def test_a_click_sorts_a_second_turns_the_order_and_empty_cells_stay_last(report):
     found = ask(
         report,
         """const place = heads.findIndex((head) => head.textContent === 'held-out loss');
@@ -121,7 +121,7 @@ def test_a_click_sorts_a_second_turns_the_order_and_empty_cells_stay_last(report
         assert (last, arrow in mark) == ("", True)
 
 
-def test_one_setting_is_found_by_its_name_and_nothing_is_said_to_be_nothing(report: Path) -> None:
+def test_one_setting_is_found_by_its_name_and_nothing_is_said_to_be_nothing(report):
     found = ask(
         report,
         """const field = document.querySelector('input[data-filters="runs-1"]');
@@ -137,7 +137,7 @@ def test_one_setting_is_found_by_its_name_and_nothing_is_said_to_be_nothing(repo
     assert all("s16" in name for name in names)
 
 
-def test_the_page_answers_before_it_lists(report: Path) -> None:
+def test_the_page_answers_before_it_lists(report):
     """Question, answer and a picture of it on the first screen, whose both halves are filled."""
     top, said = ask(
         report,
@@ -154,7 +154,7 @@ def test_the_page_answers_before_it_lists(report: Path) -> None:
     assert "reads bags of s tokens for a share r" in said
 
 
-def test_what_scrolls_has_a_name_and_is_reached_by_keyboard(report: Path) -> None:
+def test_what_scrolls_has_a_name_and_is_reached_by_keyboard(report):
     boxes = ask(
         report,
         """return all('.scroll').map((box) => {

@@ -48,9 +48,7 @@ def cells(grid: Grid) -> dict[tuple[str, str], Entry]:
         (28, "6", "0.4", "55.01", 108),
     ],
 )
-def test_published_cells_stand_where_the_paper_prints_them(
-    number: int, bag_size: str, ratio: str, text: str, count: int
-) -> None:
+def test_published_cells_stand_where_the_paper_prints_them(number, bag_size, ratio, text, count):
     """Cells read off the paper's pages; `count` are in the whole table."""
     shown = cells(table(f"table{number}").grids[0])
     assert shown[bag_size, f"r = {ratio}"].text == text
@@ -58,7 +56,7 @@ def test_published_cells_stand_where_the_paper_prints_them(
     assert len([text for text in texts if text]) == count
 
 
-def test_the_lowest_of_each_step_ratio_is_marked_and_bag_losses_never() -> None:
+def test_the_lowest_of_each_step_ratio_is_marked_and_bag_losses_never():
     shown = cells(table("table4").grids[0])
     best = {heading: row for (row, heading), entry in shown.items() if entry.best}
     assert best["r = 0.2"] == best["r = 0.3"] == "7"
@@ -66,7 +64,7 @@ def test_the_lowest_of_each_step_ratio_is_marked_and_bag_losses_never() -> None:
     assert "r = 1" not in best
 
 
-def test_nothing_is_measured_without_runs() -> None:
+def test_nothing_is_measured_without_runs():
     for number in range(1, 29):
         item = table(f"table{number}")
         assert item.folders == ()
@@ -75,7 +73,7 @@ def test_nothing_is_measured_without_runs() -> None:
         assert "tst-study submit" in item.caption
 
 
-def test_measured_gains_stand_beside_published_ones(tmp_path: Path) -> None:
+def test_measured_gains_stand_beside_published_ones(tmp_path):
     """Neither losses nor gains of another model are set against the paper's; a cell without a run
     stays empty."""
     for seed in (0, 1, 2):
@@ -97,7 +95,7 @@ def at_scale(seed: int, size: int, ratio: float, **more: object) -> object:
     return config(seed, size, ratio, steps=20_000, model=shape.model_dump(), **more)
 
 
-def test_runs_at_the_papers_own_scale_go_before_others(tmp_path: Path) -> None:
+def test_runs_at_the_papers_own_scale_go_before_others(tmp_path):
     for size, loss in ((1, 3.5), (2, 3.4), (6, 3.3)):
         write_run(tmp_path, config(0, size, 0.3 * (size > 1)), loss)
     write_run(tmp_path, at_scale(0, 1, 0.0), 3.20, log_every=5000)  # type: ignore[arg-type]
@@ -106,7 +104,7 @@ def test_runs_at_the_papers_own_scale_go_before_others(tmp_path: Path) -> None:
     assert row["measured_loss"] == 3.15
 
 
-def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
+def test_accuracies_come_from_the_run_folder(tmp_path):
     folder = write_run(tmp_path, at_scale(0, 6, 0.3), 3.15, log_every=5000)  # type: ignore[arg-type]
     fast = at_scale(0, 6, 0.3, optimizer__learning_rate=4e-3)
     faster = write_run(tmp_path, fast, 3.15, log_every=5000)  # type: ignore[arg-type]
@@ -134,7 +132,7 @@ def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
     assert item.data["measured"].count() == 1
 
 
-def test_a_reinitialised_run_stands_beside_the_one_that_was_not(tmp_path: Path) -> None:
+def test_a_reinitialised_run_stands_beside_the_one_that_was_not(tmp_path):
     for seed in (-1, 0, 1):
         write_run(tmp_path, config(seed + 1), 3.5)
         write_run(tmp_path, config(seed + 1, 6, 0.3), 3.45 + 0.001 * seed)
@@ -155,7 +153,7 @@ def test_a_reinitialised_run_stands_beside_the_one_that_was_not(tmp_path: Path) 
     assert both.measured.count(" over TST") == 2
 
 
-def test_a_table_is_markdown_latex_and_csv_of_the_same_numbers(tmp_path: Path) -> None:
+def test_a_table_is_markdown_latex_and_csv_of_the_same_numbers(tmp_path):
     built = build(None, tmp_path, only=["table4"])
     assert {path.suffix for path in built.written} == {".md", ".tex", ".csv", ".json"}
     text = (tmp_path / "table4.tex").read_text("utf8")
@@ -166,7 +164,7 @@ def test_a_table_is_markdown_latex_and_csv_of_the_same_numbers(tmp_path: Path) -
     assert data["published_loss"].min() == 3.1392
 
 
-def test_cells_are_escaped_and_empty_ones_stay_empty() -> None:
+def test_cells_are_escaped_and_empty_ones_stay_empty():
     row = (Entry("a & b_1"), number_entry(None, 3), number_entry(-0.5, 2, sign=True))
     grid = Grid("", ("x", "y", "z"), (row,))
     assert r"a \& b\_1 &  & $-$0.50 \\" in latex_grid(grid)

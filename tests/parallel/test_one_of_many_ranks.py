@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def as_rank(rank: int, ranks: int, config: Config) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def test_shards_of_the_real_mixture_add_up(tmp_path: Path) -> None:
+def test_shards_of_the_real_mixture_add_up(tmp_path):
     """Tensor 2, expert 2, data 2: every number of the model is on some rank."""
     ranks = 4
     mixture = "model={preset='moe-10b-a1b'}"
@@ -62,14 +61,7 @@ def test_shards_of_the_real_mixture_add_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranks", "layout", "dtype"), [(1, (), "float32"), (2, SEQUENCE, "bfloat16")]
 )
-def test_no_tensor_of_a_step_is_left_on_the_host(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    ranks: int,
-    layout: tuple[str, ...],
-    dtype: str,
-    loss: str,
-) -> None:
+def test_no_tensor_of_a_step_is_left_on_the_host(tmp_path, monkeypatch, ranks, layout, dtype, loss):
     """An operation of two devices raises."""
     monkeypatch.setattr(
         linear_loss, "_in_one_kernel", lambda: linear_loss.log_probabilities_and_softmax
@@ -94,7 +86,7 @@ def test_no_tensor_of_a_step_is_left_on_the_host(
             model(bags, targets)
 
 
-def test_no_communicator_is_made_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_communicator_is_made_before_it_is_used(monkeypatch):
     """A device bound to the world would have NCCL split it at once for each of its groups."""
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "init_process_group", lambda **settings: asked.append(settings))

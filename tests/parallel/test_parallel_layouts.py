@@ -72,14 +72,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.parametrize(("model", "ranks", "layout"), CASES.values(), ids=CASES.keys())
 def test_gradients_and_twenty_steps_across_the_switch_are_those_of_one_process(
-    words: Path,
-    documents: Path,
-    tmp_path: Path,
-    alone,
-    model: tuple[str, ...],
-    ranks: int,
-    layout: tuple[str, ...],
-) -> None:
+    words, documents, tmp_path, alone, model, ranks, layout
+):
     corpus = documents if model in DOCUMENTS.values() else words
     work = (gradients_and_run, corpus, tmp_path, *model, *layout)
     of_ranks = run_ranks(ranks, *work)

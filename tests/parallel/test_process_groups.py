@@ -2,7 +2,6 @@
 rank reads, all have."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from tst_study.errors import OtherRankError, UserError
 from tst_study.parallel.process_groups import other_ranks_failing, process_groups
 
 
-def test_a_file_whose_name_says_gloo_is_no_collective() -> None:
+def test_a_file_whose_name_says_gloo_is_no_collective():
     missing = FileNotFoundError(2, "No such file or directory", "prepared/gloo")
     with pytest.raises(UserError) as raised, other_ranks_failing(0):
         raise UserError("prepared/gloo: cannot be read; name a TOML file") from missing
@@ -23,7 +22,7 @@ def test_a_file_whose_name_says_gloo_is_no_collective() -> None:
     assert str(raised.value) == "prepared/gloo: cannot be read; name a TOML file"
 
 
-def test_what_a_library_of_collectives_says_is_told_of_the_other_rank() -> None:
+def test_what_a_library_of_collectives_says_is_told_of_the_other_rank():
     def wait() -> None:
         raise RuntimeError("[pair.cc:534] gloo: Connection closed by peer [127.0.0.1]:1234")
 
@@ -31,7 +30,7 @@ def test_what_a_library_of_collectives_says_is_told_of_the_other_rank() -> None:
         wait()
 
 
-def test_files_are_read_by_the_first_rank_alone_and_its_error_is_everyones(words: Path) -> None:
+def test_files_are_read_by_the_first_rank_alone_and_its_error_is_everyones(words):
     def work() -> tuple[list[str], int]:
         read: list[str] = []
 
@@ -50,9 +49,7 @@ def test_files_are_read_by_the_first_rank_alone_and_its_error_is_everyones(words
     assert run_ranks(2, work) == [(["text", "missing"], 0), ([], 1)]
 
 
-def test_no_rank_goes_on_before_the_slowest_has_made_its_groups(
-    words: Path, tmp_path: Path
-) -> None:
+def test_no_rank_goes_on_before_the_slowest_has_made_its_groups(words, tmp_path):
     def work() -> bool:
         make_groups = parallel_state.initialize_model_parallel
 

@@ -64,14 +64,8 @@ def unbroken(words: Path, tmp_path_factory: pytest.TempPathFactory):
     ids=MOVES.keys(),
 )
 def test_a_run_goes_on_under_another_layout(
-    words: Path,
-    tmp_path: Path,
-    unbroken,
-    stopped_at: int,
-    model: tuple[str, ...],
-    first: Layout,
-    then: Layout,
-) -> None:
+    words, tmp_path, unbroken, stopped_at, model, first, then
+):
     (ranks, layout), (other_ranks, other_layout) = first, then
     states = run_ranks(ranks, stopped, tiny(words, *model, *layout), tmp_path, stopped_at)
     assert states == ["preempted"] * ranks
@@ -83,9 +77,7 @@ def test_a_run_goes_on_under_another_layout(
     assert_close_tensors(last_tensors(tmp_path), last_tensors(reference), 1e-4)
 
 
-def test_damage_that_one_rank_sees_sends_all_of_them_to_the_checkpoint_before(
-    words: Path, tmp_path: Path
-) -> None:
+def test_damage_that_one_rank_sees_sends_all_of_them_to_the_checkpoint_before(words, tmp_path):
     config = tiny(words, *TENSOR, "execution.checkpoint_every=5")
     run_ranks(2, train, config, tmp_path)
     newest = checkpoint_folders(tmp_path)[-1]
@@ -94,9 +86,7 @@ def test_damage_that_one_rank_sees_sends_all_of_them_to_the_checkpoint_before(
     assert run_record.read(tmp_path).segments[-1]["resumed_from"] == 15
 
 
-def test_ranks_that_share_an_optimizer_write_equal_parts_of_a_checkpoint(
-    words: Path, tmp_path: Path
-) -> None:
+def test_ranks_that_share_an_optimizer_write_equal_parts_of_a_checkpoint(words, tmp_path):
     config = tiny(words, "model.hidden_size=64", "numerics.dtype=bfloat16", *DISTRIBUTED)
     run_ranks(2, train, config, tmp_path)
     (place,) = checkpoint_folders(tmp_path)

@@ -2,7 +2,6 @@
 
 import gc
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,9 +50,7 @@ def peaks(config: Config, folder: Path) -> list[int]:
         (EXPERTS, "replicated", "float32"),
     ],
 )
-def test_saving_and_loading_take_hardly_more_than_training(
-    tmp_path: Path, model: dict[str, Any], dtype: Any, optimizer: Any
-) -> None:
+def test_saving_and_loading_take_hardly_more_than_training(tmp_path, model, dtype, optimizer):
     config = step_config(MODEL | model, 8, 64, dtype=dtype)
     config = config.executed(parallel=Parallel(optimizer=optimizer))
     for trained, saved, loaded in run_ranks(4, peaks, config, tmp_path):

@@ -99,8 +99,8 @@ def counted(config: Config, folder: Path) -> list[tuple[Counter[str], float]]:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_superposition_sends_nothing_more_often_and_all_sends_what_a_plan_counts(
-    words: Path, tmp_path: Path, name: str
-) -> None:
+    words, tmp_path, name
+):
     ranks, config = of_layout(name, words)
     of_ranks = run_ranks(ranks, counted, config, tmp_path)
     for steps in of_ranks:

@@ -62,9 +62,7 @@ def projections(name: str, tensor: Tensor, model: Model) -> list[Tensor]:
     ],
     ids=str,
 )
-def test_steps_are_those_of_torch(
-    words: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
-) -> None:
+def test_steps_are_those_of_torch(words, monkeypatch, settings):
     """Norms never decay, matrices do, and embeddings by setting."""
     # Torch's Muon computes in bfloat16 everywhere, whose rounding differs between processors and
     # between one matrix and several side by side; here both compute as we do on processors.
@@ -110,7 +108,7 @@ def test_steps_are_those_of_torch(
                 torch.testing.assert_close(mine.detach(), theirs, rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_bfloat16_weights_follow_float32_main_parameters(words: Path) -> None:
+def test_bfloat16_weights_follow_float32_main_parameters(words):
     with optimized(words, "numerics.dtype=bfloat16") as (model, optimizer):
         assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
         assert {main.dtype for main in optimizer.main} == {torch.float32}
@@ -127,7 +125,7 @@ def test_bfloat16_weights_follow_float32_main_parameters(words: Path) -> None:
             assert torch.equal(parameter.flatten(), main.bfloat16())
 
 
-def test_every_optimizer_has_a_rule_and_every_rule_says_what_it_keeps(words: Path) -> None:
+def test_every_optimizer_has_a_rule_and_every_rule_says_what_it_keeps(words):
     assert RULES.keys() == OPTIMIZER_KINDS.keys() == set(get_args(OptimizerName))
     used: set[type] = set()
     for kind in get_args(OptimizerName):

@@ -49,24 +49,24 @@ HASHED = [
 
 
 @pytest.mark.parametrize("override", [*UNHASHED, *HASHED])
-def test_what_changes_the_result_is_another_run_and_nothing_else_is(override: str) -> None:
+def test_what_changes_the_result_is_another_run_and_nothing_else_is(override):
     assert (identity(override) == identity()) is (override in UNHASHED)
     assert identity(override) != identity(override, data={**DATA, "tokenizer": "ef"})
 
 
-def test_a_smoothed_baseline_is_another_run_than_the_baseline() -> None:
+def test_a_smoothed_baseline_is_another_run_than_the_baseline():
     smoothed = "label_smoothing={epsilon = 0.1, last_step = 20}"
     assert identity("superposition={}", smoothed) != identity("superposition={}")
 
 
 @pytest.mark.parametrize("header", RECORDS, ids=lambda row: row["run_id"])
-def test_a_committed_record_keeps_its_id(header: dict[str, Any]) -> None:
+def test_a_committed_record_keeps_its_id(header):
     again = from_dict(of_record(header["config"]))
     assert fingerprint(again, header["data"]) == header["fingerprint"]
     assert run_id(again, header["fingerprint"]) == header["run_id"]
 
 
-def test_a_section_that_nobody_thought_of_counts() -> None:
+def test_a_section_that_nobody_thought_of_counts():
     values = to_dict(example())
     assert identity_form({**values, "invented": {"a": 1}}, DATA) != identity_form(values, DATA)
     assert identity_form({**values, "invented": {"a": 1}}, DATA, ["invented"]) == identity_form(
@@ -74,7 +74,7 @@ def test_a_section_that_nobody_thought_of_counts() -> None:
     )
 
 
-def test_a_key_added_with_its_default_changes_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_added_with_its_default_changes_no_record(monkeypatch):
     """As a new version would: one key in an old section, one section that did not exist."""
     groups = [of_config(header["config"], header["data"]) for header in RECORDS]
 

@@ -52,7 +52,7 @@ UNSHARED = [
 ]  # fmt: skip
 
 
-def test_what_runs_share_is_all_that_their_state_depends_on() -> None:
+def test_what_runs_share_is_all_that_their_state_depends_on():
     for one, other in SHARED:
         assert form(*one) == form(*other)
     for override in UNSHARED:
@@ -69,14 +69,12 @@ def test_what_runs_share_is_all_that_their_state_depends_on() -> None:
         ("schedule.kind=cosine", 0),
     ],
 )
-def test_it_ends_with_the_superposed_phase_or_where_the_decay_begins(
-    override: str, last: int
-) -> None:
+def test_it_ends_with_the_superposed_phase_or_where_the_decay_begins(override, last):
     assert shared_until(example(override)) == last
     assert shared_until(example("superposition={}", "schedule.decay_ratio=0")) == 99
 
 
-def test_a_trunk_is_the_same_run_whatever_it_was_planned_for() -> None:
+def test_a_trunk_is_the_same_run_whatever_it_was_planned_for():
     def identity(*overrides: str) -> str:
         return fingerprint(example("schedule.stop_after=15", *overrides), DATA)
 
@@ -113,9 +111,7 @@ def forked(prefix: Path, step: int) -> str:
         (0.5, 10, BOTH_AT_THE_SWITCH),
     ],
 )
-def test_a_forked_run_is_the_unforked_one_bit_for_bit(
-    words: Path, prefix: Path, tmp_path: Path, ratio: float, step: int, more: tuple[str, ...]
-) -> None:
+def test_a_forked_run_is_the_unforked_one_bit_for_bit(words, prefix, tmp_path, ratio, step, more):
     overrides = (f"superposition.step_ratio={ratio}", *LOGGED, *more)
     run(words, tmp_path / "unforked", *overrides)
     record = run(words, tmp_path / "forked", *overrides, forked(prefix, step))
@@ -126,7 +122,7 @@ def test_a_forked_run_is_the_unforked_one_bit_for_bit(
     assert second["resumed_from"] == step
 
 
-def test_lengths_fork_from_a_stable_phase(words: Path, tmp_path: Path) -> None:
+def test_lengths_fork_from_a_stable_phase(words, tmp_path):
     baseline = ("superposition={}", *LOGGED)
     stop = ("schedule.steps=40", "schedule.stop_after=18", "execution.keep_steps=[18]")
     run(words, tmp_path / "trunk", *baseline, *stop)
@@ -135,7 +131,7 @@ def test_lengths_fork_from_a_stable_phase(words: Path, tmp_path: Path) -> None:
     assert_same_run(tmp_path / "unforked", tmp_path / "forked")
 
 
-def test_a_fork_that_is_killed_forks_again(words: Path, prefix: Path, tmp_path: Path) -> None:
+def test_a_fork_that_is_killed_forks_again(words, prefix, tmp_path):
     overrides = (*LOGGED, forked(prefix, 10))
     prepare = partial(when_step_begins, 15, kill_this_process)
     launched(words, tmp_path / "forked", prepare, *overrides)
@@ -149,7 +145,7 @@ def test_a_fork_that_is_killed_forks_again(words: Path, prefix: Path, tmp_path: 
     assert_same_run(tmp_path / "unforked", tmp_path / "forked")
 
 
-def test_a_trunk_keeps_the_checkpoints_that_others_fork_from(prefix: Path) -> None:
+def test_a_trunk_keeps_the_checkpoints_that_others_fork_from(prefix):
     names = sorted(path.name for path in (prefix / "checkpoints").iterdir())
     assert names == ["step-00000005", "step-00000006", "step-00000009", "step-00000010"]
     record = run_record.read(prefix)
@@ -167,8 +163,8 @@ def test_a_trunk_keeps_the_checkpoints_that_others_fork_from(prefix: Path) -> No
     ],
 )
 def test_what_is_no_trunk_is_refused_and_a_dry_run_says_so(
-    words: Path, prefix: Path, tmp_path: Path, step: int, override: str, said: str
-) -> None:
+    words, prefix, tmp_path, step, override, said
+):
     check_start(tiny(words, forked(prefix, 5)), None, 1)
     config = tiny(words, forked(prefix, step), override)
     for start in (partial(check_start, config, tmp_path, 1), partial(train, config, tmp_path)):

@@ -88,9 +88,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
         (None, range(0), []),
     ],
 )
-def test_rows_beyond_a_resume_point_are_dropped_and_counted(
-    tmp_path: Path, resumed_from: int | None, second: range, kept: list[tuple[int, float]]
-) -> None:
+def test_rows_beyond_a_resume_point_are_dropped_and_counted(tmp_path, resumed_from, second, kept):
     launch(tmp_path, None, range(1, 8), loss=5.0)
     launch(tmp_path, resumed_from, second, loss=4.0)
     assert losses(tmp_path) == kept
@@ -98,9 +96,7 @@ def test_rows_beyond_a_resume_point_are_dropped_and_counted(
 
 
 @pytest.mark.parametrize("torn", ['{"segment": 0, "st', '{"segment": 0}', "\x00\x00"])
-def test_torn_last_line_is_tolerated_and_the_next_launch_writes_behind_it(
-    tmp_path: Path, torn: str
-) -> None:
+def test_torn_last_line_is_tolerated_and_the_next_launch_writes_behind_it(tmp_path, torn):
     launch(tmp_path, None, range(1, 4), loss=5.0)
     for name in ("metrics.jsonl", "evals.jsonl"):
         with open(tmp_path / name, "a") as file:
@@ -110,7 +106,7 @@ def test_torn_last_line_is_tolerated_and_the_next_launch_writes_behind_it(
     assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4, 5]
 
 
-def test_broken_line_in_the_middle_names_file_and_line(tmp_path: Path) -> None:
+def test_broken_line_in_the_middle_names_file_and_line(tmp_path):
     launch(tmp_path, None, range(1, 4), loss=5.0)
     path = tmp_path / "metrics.jsonl"
     first, _, last = path.read_text().splitlines()
@@ -136,8 +132,8 @@ CHANGES: list[tuple[Callable[[dict[str, Any]], object], str, bool]] = [
 
 @pytest.mark.parametrize(("change", "said", "by_reader"), CHANGES, ids=range(len(CHANGES)))
 def test_a_number_of_the_header_that_changed_is_named_before_the_run_goes_on(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str, by_reader: bool
-) -> None:
+    tmp_path, change, said, by_reader
+):
     open_run(tmp_path, "name=other")
     open_run(tmp_path, "name=renamed")  # a name is a label
     header = json.loads((tmp_path / "run.json").read_bytes())
@@ -152,7 +148,7 @@ def test_a_number_of_the_header_that_changed_is_named_before_the_run_goes_on(
         run_record.read(tmp_path)
 
 
-def test_a_damaged_row_is_named_before_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_damaged_row_is_named_before_the_run_goes_on(tmp_path):
     launch(tmp_path, None, range(1, 5), 3.0)
     log = tmp_path / "metrics.jsonl"
     first, rest = log.read_bytes().split(b"\n", 1)
@@ -163,7 +159,7 @@ def test_a_damaged_row_is_named_before_the_run_goes_on(tmp_path: Path) -> None:
     assert open_run(tmp_path).start_segment(4, {}) == 1
 
 
-def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
+def test_status_keeps_what_is_not_given_anew(tmp_path):
     writer = open_run(tmp_path)
     writer.status("running", 5, loss=3.0, last_checkpoint=4)
     writer.status("preempted", 6, "SIGTERM")
@@ -176,16 +172,14 @@ def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
     assert '"loss": null' in (tmp_path / "status.json").read_text()  # JSON has no NaN
 
 
-def test_runs_are_found_by_their_record_at_any_depth(tmp_path: Path) -> None:
+def test_runs_are_found_by_their_record_at_any_depth(tmp_path):
     for name in ("b/x", "a"):
         open_run(tmp_path / name)
     (tmp_path / "b" / "x" / "checkpoints" / "run.json").mkdir(parents=True)
     assert run_record.find_run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b" / "x"]
 
 
-def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(tmp_path, monkeypatch, capsys):
     now = 0.0
     monkeypatch.setattr("tst_study.record.log.time.monotonic", lambda: now)
     line = Progress("made", 1000, enabled=True)
@@ -205,7 +199,7 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_commit_of_another_project_around_us_is_not_ours(tmp_path: Path) -> None:
+def test_the_commit_of_another_project_around_us_is_not_ours(tmp_path):
     installed = tmp_path / ".venv" / "lib" / "site-packages"
     installed.mkdir(parents=True)
     git(tmp_path, "init", "--quiet")

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ EVERY = "execution.evaluate_every=10"
 BEHIND_THE_SWITCH = 11
 
 
-def test_tensorboard_shows_each_loss_by_its_name(words: Path, tmp_path: Path) -> None:
+def test_tensorboard_shows_each_loss_by_its_name(words, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     record = run(words, tmp_path / "run", "execution.track=['tensorboard']", EVERY)
@@ -29,9 +28,7 @@ def test_tensorboard_shows_each_loss_by_its_name(words: Path, tmp_path: Path) ->
     assert held_out == [(r["step"], pytest.approx(r["nats_per_token"])) for r in record.evals]
 
 
-def test_weights_and_biases_takes_every_row_offline(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_biases_takes_every_row_offline(words, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -47,13 +44,7 @@ def test_weights_and_biases_takes_every_row_offline(
 
 
 @pytest.mark.parametrize("dies", ["opening", "showing", "finishing"])
-def test_a_tracker_that_fails_costs_a_line(
-    words: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    dies: str,
-) -> None:
+def test_a_tracker_that_fails_costs_a_line(words, tmp_path, monkeypatch, capsys, dies):
     def fail(moment: str) -> None:
         if moment == dies:
             raise ConnectionError("no route")

@@ -44,7 +44,7 @@ def held(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @fake
 @pytest.mark.usefixtures("held")  # which begins here, beside this
-def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_path: Path) -> None:
+def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_path):
     """Two retries are allowed; one run is requeued five times, with a new checkpoint each time."""
     study = seeded("hops_5", "crash_2", "stuck", "fail", "bug", "good")
     submit(study, tmp_path, profile(retries=2))
@@ -71,7 +71,7 @@ def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_pa
 
 
 @fake
-def test_a_dead_rank_takes_its_job_down_and_the_job_comes_back(tmp_path: Path) -> None:
+def test_a_dead_rank_takes_its_job_down_and_the_job_comes_back(tmp_path):
     (tmp_path / "kill_a_rank").touch()
     two = Resources(time="10", nodes=2, tasks_per_node=1)
     submit(seeded("seconds_4"), tmp_path, profile(resources=two))
@@ -81,7 +81,7 @@ def test_a_dead_rank_takes_its_job_down_and_the_job_comes_back(tmp_path: Path) -
     assert ": task 1: Killed, for its memory? Raise memory_gb" in remark(folder)
 
 
-def test_a_run_that_is_held_is_waited_for(held: Path) -> None:
+def test_a_run_that_is_held_is_waited_for(held):
     """By a process that ends when the job is back in the queue."""
     wait_for_end(held)
     assert (state(held, "a"), launches(held)) == ("done", {"a": 1})
@@ -89,7 +89,7 @@ def test_a_run_that_is_held_is_waited_for(held: Path) -> None:
     assert remark(folder) == ""  # it does not count
 
 
-def test_a_job_with_gpus_does_not_train_without_one(words: Path, tmp_path: Path) -> None:
+def test_a_job_with_gpus_does_not_train_without_one(words, tmp_path):
     """The cluster's GPUs are pretended: a driver that is not there."""
     study = Study("real", "test", "Real", "", {}, lambda results: [tiny(words, "name=gpu")])
     submit(study, tmp_path, Profile(resources=Resources(time="10", gpus_per_node=1)))

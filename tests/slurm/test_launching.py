@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.experiments.fake_training import at, config, launches, study_of
-from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.slurm import submission
@@ -66,9 +65,7 @@ def wait_for_end(root: Path, seconds: float = 180.0) -> None:
     wait_until(ended, seconds)
 
 
-def test_arrays_are_as_large_as_slurm_takes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_are_as_large_as_slurm_takes_them(tmp_path, monkeypatch):
     """1,001 elements at most, on this cluster."""
     study = seeded(*["a"] * 1000)
     calls = []
@@ -86,7 +83,7 @@ def test_arrays_are_as_large_as_slurm_takes_them(
     wait_for_end(tmp_path)
 
 
-def test_jobs_run_the_copy_of_the_code_that_was_submitted(tmp_path: Path) -> None:
+def test_jobs_run_the_copy_of_the_code_that_was_submitted(tmp_path):
     """Whatever is edited in the checkout while they wait; and a folder's name is no pattern."""
     root = tmp_path / "100%a of %j"
     submit(seeded("a"), root)
@@ -97,9 +94,7 @@ def test_jobs_run_the_copy_of_the_code_that_was_submitted(tmp_path: Path) -> Non
     assert all(path.exists() for path in Slurm(Options()).logs(root, run.name))
 
 
-def test_ranks_get_what_was_set_up_whatever_export_says_or_train_nothing(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_ranks_get_what_was_set_up_whatever_export_says_or_train_nothing(cluster, tmp_path):
     """The fake trainer, too, is on a path that only the set-up exports."""
     here = [f"export {name}={shlex.quote(value)}" for name, value in cluster.environment.items()]
     ways = {
@@ -124,8 +119,8 @@ def test_ranks_get_what_was_set_up_whatever_export_says_or_train_nothing(
 
 
 def test_parallel_bounds_a_whole_submission_and_branches_wait_in_the_array_of_their_trunk(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+    cluster, tmp_path
+):
     """Two trunks with two branches each, and a run with resources of its own: two arrays."""
     branches = [
         config(f"seconds_1.{seed}{r}", f"superposition.step_ratio=0.{r}", f"seed={seed}")
@@ -156,7 +151,7 @@ def test_parallel_bounds_a_whole_submission_and_branches_wait_in_the_array_of_th
         )
 
 
-def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(tmp_path: Path) -> None:
+def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(tmp_path):
     study = seeded("a", "elsewhere")
     wrong = {"match": "elsewhere", "resources": {"partition": "nowhere"}}
     text = "\n".join(submit(study, tmp_path, profile(runs=(wrong,))).lines())
@@ -167,7 +162,7 @@ def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(tmp_path: Path
     assert launches(tmp_path) == {"a": 1, "elsewhere": 1}
 
 
-def test_cancelled_and_blocked_runs_say_why_and_are_what_retry_takes(tmp_path: Path) -> None:
+def test_cancelled_and_blocked_runs_say_why_and_are_what_retry_takes(tmp_path):
     branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
     chosen = study_of(*branches, config("a", "seed=1"), config("never", "seed=2"))
     (tmp_path / "no_trunks").touch()

@@ -92,7 +92,7 @@ def fitting(given: Profile) -> Profile:
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
-def test_an_example_profile_trains(folders: dict[Path, Path], path: Path) -> None:
+def test_an_example_profile_trains(folders, path):
     root = folders[path] / "runs"
     wait_for_end(root)
     assert (state(root, "hops_1"), launches(root)) == ("done", {"hops_1": 2})

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Cluster
 from tests.slurm.test_launching import ROOT, rows, submit, wait_for_end, wait_until
 from tests.tiny_runs import assert_same_run, logged_step, run, tiny
 from tst_study.config.schema import to_toml
@@ -23,9 +22,7 @@ from tst_study.record import reader as run_record
 pytestmark = pytest.mark.slurm
 
 
-def test_two_nodes_of_two_ranks_train_what_one_process_trains(
-    cluster: Cluster, words: Path, tmp_path: Path
-) -> None:
+def test_two_nodes_of_two_ranks_train_what_one_process_trains(cluster, words, tmp_path):
     """TP2 × DP2 across the switch, on pretended GPUs; tensor ranks share a node."""
     config = tiny(words, "execution.parallel.tensor=2", "execution.device=cpu", "name=four")
     study = Study("real", "test", "Real", "", {}, lambda results: [config])
@@ -45,9 +42,7 @@ def test_two_nodes_of_two_ranks_train_what_one_process_trains(
     assert len(list((folder / "job").glob("log*.txt"))) == 4
 
 
-def test_a_requeued_run_ends_in_the_bits_of_an_unbroken_one(
-    cluster: Cluster, words: Path, tmp_path: Path
-) -> None:
+def test_a_requeued_run_ends_in_the_bits_of_an_unbroken_one(cluster, words, tmp_path):
     """Told to stop by the signal that Slurm sends before a job's time is up."""
     settings = ("schedule.steps=600", "execution.log_every=10", "name=long")
     study = Study("real", "test", "Real", "", {}, lambda results: [tiny(words, *settings)])
@@ -85,7 +80,7 @@ def tst_study(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_study_from_text_to_report(cluster, tmp_path):
     """The same command as on a laptop, but for the launcher; the verbs of a day with it."""
     study = ("reinitialise", "--scale", "smoke")
     (tmp_path / "slurm.toml").write_text(PROFILE)
@@ -106,9 +101,7 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     )
 
 
-def test_the_array_of_the_documents_prepares_what_one_process_prepares(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_the_array_of_the_documents_prepares_what_one_process_prepares(cluster, tmp_path):
     """`docs/data.md` with other names, 4 shards and without the hours."""
     command = tmp_path / "tst-study"  # the interpreter's own path may have a space in it
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tst_study "$@"\n')
@@ -152,9 +145,7 @@ cpus_per_task = 2
 """
 
 
-def test_a_grid_is_tuned_and_a_last_job_submits_what_depends_on_that(
-    cluster: Cluster, words: Path, tmp_path: Path
-) -> None:
+def test_a_grid_is_tuned_and_a_last_job_submits_what_depends_on_that(cluster, words, tmp_path):
     (tmp_path / "slurm.toml").write_text(PROFILE)
     (tmp_path / "run.toml").write_text(to_toml(tiny(words)))
     (tmp_path / "ours.toml").write_text(GRID)

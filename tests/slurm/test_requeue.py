@@ -67,9 +67,7 @@ def resumed_from(root: Path, name: str) -> list[int | None]:
 
 
 @pytest.mark.usefixtures("timed", "moved")  # which begin here, beside these
-def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_scontrol_requeue_and_a_dead_node_resume_from_disk(cluster, tmp_path):
     names = ("seconds_20", "seconds_20.1")
     # A node each.
     submit(seeded(*names), tmp_path, profile(resources=Resources(time="10", cpus_per_task=8)))
@@ -100,15 +98,13 @@ def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
         assert (second or 0) >= 5
 
 
-def test_a_suspended_or_extended_job_is_not_stopped_by_the_limit_that_it_had(
-    cluster: Cluster, moved: Path
-) -> None:
+def test_a_suspended_or_extended_job_is_not_stopped_by_the_limit_that_it_had(cluster, moved):
     wait_for_end(moved, 300.0)
     for name in MOVED:
         assert (state(moved, name), resumed_from(moved, name)) == ("done", [None])
 
 
-def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) -> None:
+def test_cancel_checkpoints_and_is_not_undone(cluster, tmp_path):
     names = ("seconds_6", "seconds_0.3")
     submit(seeded(*names), tmp_path)
     wait_until(lambda: is_training(tmp_path, "seconds_6"))
@@ -122,7 +118,7 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
     assert state(tmp_path, "seconds_6") == "done"
 
 
-def test_time_that_is_up_checkpoints_and_requeues(cluster: Cluster, timed: Path) -> None:
+def test_time_that_is_up_checkpoints_and_requeues(cluster, timed):
     wait_for_end(timed)
     first, *later = resumed_from(timed, TIMED[0])
     assert (first, state(timed, TIMED[0])) == (None, "done")
@@ -131,9 +127,7 @@ def test_time_that_is_up_checkpoints_and_requeues(cluster: Cluster, timed: Path)
 
 
 @pytest.mark.parametrize("name", ["deaf_2", "slow_40", "slow-start"])
-def test_the_limit_ends_no_run_whose_ranks_do_not_obey(
-    cluster: Cluster, timed: Path, name: str
-) -> None:
+def test_the_limit_ends_no_run_whose_ranks_do_not_obey(cluster, timed, name):
     """A rank that is stopped, a checkpoint that takes for ever, a start-up that is too long."""
     wait_for_end(timed)
     assert launches(timed)[name] > 1
@@ -142,8 +136,8 @@ def test_the_limit_ends_no_run_whose_ranks_do_not_obey(
 
 @pytest.mark.parametrize("name", ["seconds_8", "deaf_2"])
 def test_preemption_checkpoints_and_requeues_whether_ranks_obey_or_not(
-    cluster: Cluster, timed: Path, tmp_path: Path, name: str
-) -> None:
+    cluster, timed, tmp_path, name
+):
     wait_for_end(timed)
     for partition, what in (("low", name), ("high", "seconds_0.5")):
         how = Resources(partition=partition, time="10", nodes=4, cpus_per_task=8)

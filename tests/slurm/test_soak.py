@@ -130,9 +130,7 @@ class Soak:
             self.submitted_in_a_process()
 
 
-def test_thirty_kills_lose_no_run_repeat_none_and_change_no_bit(
-    cluster: Cluster, words: Path, tmp_path: Path
-) -> None:
+def test_thirty_kills_lose_no_run_repeat_none_and_change_no_bit(cluster, words, tmp_path):
     soak = Soak(cluster, (tiny(words, *settings) for settings in all_settings()), tmp_path / "runs")
     soak.go()
     assert soak.killed.total() == 30, soak.killed

@@ -5,13 +5,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.experiments.fake_training import config, study_of
-from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
 from tst_study.atomic_files import write_json
@@ -50,9 +48,7 @@ def die_with_a_held_array() -> None:
 @pytest.mark.parametrize(
     ("prepare", "new"), [(die_before_sbatch, 3), (die_behind_sbatch, 0)], ids=["before", "behind"]
 )
-def test_a_killed_submitter_loses_no_run_and_its_jobs_are_adopted(
-    cluster: Cluster, tmp_path: Path, prepare: Callable[[], None], new: int
-) -> None:
+def test_a_killed_submitter_loses_no_run_and_its_jobs_are_adopted(cluster, tmp_path, prepare, new):
     def killed() -> None:
         prepare()
         submit(seeded(*NAMES), tmp_path)
@@ -70,9 +66,7 @@ def test_a_killed_submitter_loses_no_run_and_its_jobs_are_adopted(
     assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
 
 
-def test_an_array_that_a_killed_submitter_left_held_is_let_go(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_an_array_that_a_killed_submitter_left_held_is_let_go(cluster, tmp_path):
     branches = [config(f"a{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
 
     def killed() -> None:
@@ -89,9 +83,7 @@ def test_an_array_that_a_killed_submitter_left_held_is_let_go(
     assert len(launches(tmp_path)) == 3
 
 
-def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(cluster, tmp_path, monkeypatch):
     """The answer comes a second after the first command was killed."""
     slow = tmp_path / "slow" / "sbatch"
     slow.parent.mkdir()
@@ -112,8 +104,8 @@ def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
 
 
 def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, tmp_path, monkeypatch
+):
     """A file system on which the study's lock does not reach the other login node."""
     monkeypatch.setattr("fcntl.flock", lambda *arguments: None)
     monkeypatch.setattr("tst_study.experiments.slurm.submit.known_jobs", lambda root: {})
@@ -124,9 +116,7 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_jobs_of_another_user_are_named_adopted_and_left(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_of_another_user_are_named_adopted_and_left(cluster, tmp_path, capsys):
     study, root = seeded(*NAMES), tmp_path / "shared"
     real = submission.call
 
@@ -148,7 +138,7 @@ def test_jobs_of_another_user_are_named_adopted_and_left(
     wait_for_end(root)
 
 
-def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> None:
+def test_ids_that_begin_anew_harm_nothing(cluster, tmp_path):
     """A job of another submission has the id that this study once got: it is not taken for ours."""
     study, ours = seeded("seconds_1"), tmp_path / "ours"
     submit(study, tmp_path / "other")
@@ -162,9 +152,7 @@ def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> N
     assert launches(ours) == {"seconds_1": 1}
 
 
-def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(cluster, tmp_path, capsys):
     study = seeded("seconds_12")
     submit(study, tmp_path, profile(answer_seconds=2))
     wait_until(lambda: bool(launches(tmp_path)))
@@ -185,8 +173,8 @@ def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
 
 
 def test_what_an_enclosing_job_left_in_the_environment_does_not_reach_sbatch(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, tmp_path, monkeypatch
+):
     monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
     monkeypatch.setenv("SLURM_NTASKS", "64")
     monkeypatch.setenv("RANK", "3")

@@ -53,9 +53,7 @@ def says(program: Path, shell: str) -> None:
     program.chmod(0o755)
 
 
-def test_a_second_submitter_waits_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_submitter_waits_and_says_so(tmp_path, capsys):
     turns = []
 
     def submit() -> None:
@@ -99,8 +97,8 @@ def submitted(root: Path, programs: Path) -> Submission:
 
 
 def test_an_empty_answer_about_jobs_that_were_there_is_doubted_once(
-    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, programs, monkeypatch
+):
     one = submitted(tmp_path, programs)
     job = f"echo '12|0|PENDING|Priority|{one.comment} grant 42'"
     says(programs / "squeue", f"[ ! -e {tmp_path}/asked ] || {job}; touch {tmp_path}/asked")
@@ -117,9 +115,7 @@ def test_an_empty_answer_about_jobs_that_were_there_is_doubted_once(
         ("FAILED", "TIMEOUT", ("13_0", "ended")),
     ],
 )
-def test_a_runs_job_is_its_active_one_or_else_its_last(
-    tmp_path: Path, programs: Path, first: str, second: str, shown: tuple[str, str]
-) -> None:
+def test_a_runs_job_is_its_active_one_or_else_its_last(tmp_path, programs, first, second, shown):
     one, other = submitted(tmp_path, programs), submission.new(tmp_path, [RUN])
     says(programs / "sbatch", "echo 13")
     with submission_lock(tmp_path) as lock:
@@ -132,9 +128,7 @@ def test_a_runs_job_is_its_active_one_or_else_its_last(
 
 
 @pytest.mark.usefixtures("without_data")
-def test_a_branch_waits_for_its_prefix_runs_active_job_and_has_none_without_it(
-    tmp_path: Path,
-) -> None:
+def test_a_branch_waits_for_its_prefix_runs_active_job_and_has_none_without_it(tmp_path):
     branches = [config(f"b{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
     runs = Planner(at(study_of(*branches), tmp_path)).decided()
     rest = [run for run in runs if run.prefix]
@@ -147,8 +141,8 @@ def test_a_branch_waits_for_its_prefix_runs_active_job_and_has_none_without_it(
 
 
 def test_what_submits_further_runs_waits_for_all_active_jobs_and_is_replaced_by_new_ones(
-    tmp_path: Path, programs: Path
-) -> None:
+    tmp_path, programs
+):
     asked = tmp_path / "asked"
     site(programs)
     says(programs / "scancel", f"echo cancel $* >>{asked}")
@@ -169,8 +163,8 @@ def test_what_submits_further_runs_waits_for_all_active_jobs_and_is_replaced_by_
 
 
 def test_status_prints_the_command_where_no_job_will_submit_what_waits(
-    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, programs, monkeypatch
+):
     monkeypatch.setattr(submission, "SECOND_LOOK", 0.0)
     submitted(tmp_path, programs)
     says(programs / "squeue", "")
@@ -185,9 +179,7 @@ def test_status_prints_the_command_where_no_job_will_submit_what_waits(
     assert Slurm(Options()).hint(tmp_path, waiting) == ""
 
 
-def test_jobs_on_another_cluster_are_named_and_left(
-    tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_on_another_cluster_are_named_and_left(tmp_path, programs, capsys):
     says(programs / "scontrol", "echo 'ClusterName             = north'")
     submitted(tmp_path, programs)
     says(programs / "squeue", "")
@@ -198,7 +190,7 @@ def test_jobs_on_another_cluster_are_named_and_left(
     assert "left alone: a-01230123: job 12_0 of" in capsys.readouterr().err
 
 
-def test_bytes_that_are_no_text_hide_no_job(tmp_path: Path, programs: Path) -> None:
+def test_bytes_that_are_no_text_hide_no_job(tmp_path, programs):
     one = submitted(tmp_path, programs)
     ours = f"12|0|RUNNING|None|{one.comment}"
     says(programs / "squeue", f"printf '9|0|RUNNING|None|caf\\351\\n'; echo '{ours}'")
@@ -237,9 +229,7 @@ def told(root: Path) -> tuple[str, str]:
         ("exit 0", "it ended early: a line of setup, or what it sources, calls exit"),
     ],
 )
-def test_a_set_up_that_fails_is_the_runs_last_word(
-    tmp_path: Path, programs: Path, line: str, said: str
-) -> None:
+def test_a_set_up_that_fails_is_the_runs_last_word(tmp_path, programs, line, said):
     (tmp_path / RUN).mkdir()
     mark(tmp_path / RUN, example(), "preempted", "SIGUSR2 at step 500")
     assert launched(tmp_path, programs, "touch trained", setup=("true", line)).returncode == 1
@@ -269,9 +259,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("srun", "status", "noted"), ENDS, ids=range(len(ENDS)))
-def test_how_the_ranks_end_decides_what_becomes_of_the_job(
-    tmp_path: Path, programs: Path, srun: str, status: int, noted: str | None
-) -> None:
+def test_how_the_ranks_end_decides_what_becomes_of_the_job(tmp_path, programs, srun, status, noted):
     end = "2020-01-01T00:00:00" if srun == SLOW else "N/A"
     done = launched(tmp_path, programs, srun, end)
     assert done.returncode == status, done.stderr
@@ -280,9 +268,7 @@ def test_how_the_ranks_end_decides_what_becomes_of_the_job(
     assert remark(tmp_path / RUN) == (last if noted else "")
 
 
-def test_a_requeue_that_fails_for_now_is_tried_again_and_a_refusal_is_not(
-    tmp_path: Path, programs: Path
-) -> None:
+def test_a_requeue_that_fails_for_now_is_tried_again_and_a_refusal_is_not(tmp_path, programs):
     lost = "slurm_update error: Zero Bytes were transmitted or received"
     fails = f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; echo {lost} >&2; exit 1; }}"
     assert launched(tmp_path, programs, "exit 3", requeue=fails).returncode == 69
@@ -292,7 +278,7 @@ def test_a_requeue_that_fails_for_now_is_tried_again_and_a_refusal_is_not(
     assert "not requeued: scontrol: Requested operation is presently disabled" in said
 
 
-def test_a_limit_that_moves_while_the_ranks_train_is_heeded(tmp_path: Path, programs: Path) -> None:
+def test_a_limit_that_moves_while_the_ranks_train_is_heeded(tmp_path, programs):
     """As after a suspension: when the end that was told first is there, it is asked for again."""
     first = f"touch {tmp_path}/once; date -d '62 seconds' +%Y-%m-%dT%H:%M:%S"
     end = f"$([ -e {tmp_path}/once ] && echo N/A || {{ {first}; }})"
@@ -300,7 +286,7 @@ def test_a_limit_that_moves_while_the_ranks_train_is_heeded(tmp_path: Path, prog
     assert (done.returncode, remark(tmp_path / RUN)) == (0, "")
 
 
-def test_a_job_of_a_cancelled_run_trains_nothing(tmp_path: Path, programs: Path) -> None:
+def test_a_job_of_a_cancelled_run_trains_nothing(tmp_path, programs):
     cancel_mark(tmp_path / RUN).parent.mkdir(parents=True)
     cancel_mark(tmp_path / RUN).touch()
     launched(tmp_path, programs, "touch trained")
@@ -308,7 +294,7 @@ def test_a_job_of_a_cancelled_run_trains_nothing(tmp_path: Path, programs: Path)
     assert not (tmp_path / "asked").exists()
 
 
-def test_launches_that_cannot_be_counted_are_not_made_again(tmp_path: Path, programs: Path) -> None:
+def test_launches_that_cannot_be_counted_are_not_made_again(tmp_path, programs):
     """As on a full disk, on which no crash leaves a trace."""
     noted = tmp_path / RUN / "job" / "launches"
     noted.mkdir(parents=True)
@@ -324,9 +310,7 @@ def test_launches_that_cannot_be_counted_are_not_made_again(tmp_path: Path, prog
     assert told(tmp_path)[1].startswith("given up: launches in a row without a new checkpoint: 2")
 
 
-def test_a_file_system_that_is_away_for_a_while_costs_a_launch(
-    tmp_path: Path, programs: Path
-) -> None:
+def test_a_file_system_that_is_away_for_a_while_costs_a_launch(tmp_path, programs):
     away = f"cd {tmp_path}; mv {RUN} away; (sleep 3; mv away {RUN}) >&- 2>&- & exit 1"
     assert launched(tmp_path, programs, away).returncode == 69
     assert (tmp_path / "asked").read_text() == "requeue 7_0\n"
@@ -338,7 +322,7 @@ def script_of(root: Path, **how: Any) -> str:
     return array_script(submission.new(root, ["a"]), root / "code", profile, profile.resources)
 
 
-def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_path: Path) -> None:
+def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_path):
     """Equal submissions have equal names, and `singleton` keeps jobs of one name apart."""
     here, again, elsewhere = (
         submission.new(tmp_path / name, ["a"]).name for name in ("a/s", "a/s", "b/s")
@@ -357,7 +341,7 @@ def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_pat
         ("1-0:1", 86_460),
     ],
 )
-def test_a_time_is_read_as_slurm_reads_it(time: str, seconds: int) -> None:
+def test_a_time_is_read_as_slurm_reads_it(time, seconds):
     assert Resources(time=time).seconds == seconds
 
 
@@ -382,18 +366,14 @@ IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} pyth
         ({"resources": GPUS}, '" --gpu\n', IN_IMAGE),
     ],
 )
-def test_what_a_profile_says_stands_in_the_script_which_is_bash(
-    tmp_path: Path, how: dict[str, Any], there: str, absent: str
-) -> None:
+def test_what_a_profile_says_stands_in_the_script_which_is_bash(tmp_path, how, there, absent):
     script = script_of(tmp_path, **how)
     assert there in script
     assert absent not in script
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
 
 
-def test_the_copy_of_the_code_holds_the_files_of_the_study_and_changes_with_them(
-    tmp_path: Path,
-) -> None:
+def test_the_copy_of_the_code_holds_the_files_of_the_study_and_changes_with_them(tmp_path):
     files = (tmp_path / "ours.py", tmp_path / "lab" / "rates.py")
     files[1].parent.mkdir()
     for path in files:
@@ -406,9 +386,7 @@ def test_the_copy_of_the_code_holds_the_files_of_the_study_and_changes_with_them
     assert (first / "study" / "ours.py").read_text() == "RATE = 1\n"
 
 
-def test_without_slurm_a_moved_study_is_cancelled_here(
-    tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_slurm_a_moved_study_is_cancelled_here(tmp_path, programs, capsys):
     root = tmp_path / "runs"
     submitted(root, programs)
     assert cancel_runs(root, "") == [RUN]
@@ -423,15 +401,13 @@ def site(programs: Path) -> None:
     says(programs / "squeue", "")
 
 
-def test_without_a_profile_nothing_is_submitted(tmp_path: Path, programs: Path) -> None:
+def test_without_a_profile_nothing_is_submitted(tmp_path, programs):
     site(programs)
     said = answer(["submit", "laptop", "--scale", "smoke", "--launcher", "slurm"], tmp_path)
     assert (said.status, said.err.partition(";")[0]) == (2, "error: slurm.toml: missing")
 
 
-def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
-    tmp_path: Path, programs: Path
-) -> None:
+def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(tmp_path, programs):
     site(programs)
     (tmp_path / "slurm.toml").write_text('parallel = 3\narray = 4\n[resources]\ntime = "30"\n')
     words = ["submit", "laptop", "--scale", "smoke", "--launcher", "slurm", "--dry-run"]
@@ -449,7 +425,7 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
     assert (said.status, said.err) == (2, "error: sbatch: no such account\n")
 
 
-def test_a_dry_run_needs_no_slurm(tmp_path: Path) -> None:
+def test_a_dry_run_needs_no_slurm(tmp_path):
     words = ["submit", "laptop", "--scale", "smoke", "--launcher", "slurm", "--dry-run"]
     said = answer(words, tmp_path, {"PATH": "/nowhere"})
     assert (said.status, said.err) == (0, "")
@@ -458,7 +434,7 @@ def test_a_dry_run_needs_no_slurm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["plan", "submit"])
-def test_naming_a_profile_means_slurm(tmp_path: Path, verb: str) -> None:
+def test_naming_a_profile_means_slurm(tmp_path, verb):
     (tmp_path / "slurm.toml").write_text("[resources]\ntasks_per_node = 3\n")
     words = [verb, "laptop", "--scale", "smoke", *["--dry-run"] * (verb == "submit")]
     here = answer(words, tmp_path, {"PATH": "/nowhere"})
@@ -478,8 +454,8 @@ def test_naming_a_profile_means_slurm(tmp_path: Path, verb: str) -> None:
 @pytest.mark.parametrize("dry", [False, True])
 @pytest.mark.usefixtures("without_data")
 def test_what_slurm_would_refuse_is_refused_before_anything_is_queued(
-    tmp_path: Path, programs: Path, profile: str, said: str, dry: bool
-) -> None:
+    tmp_path, programs, profile, said, dry
+):
     site(programs)
     read = '[ "$1" != --parsable ] || exec <"$2"'
     says(programs / "sbatch", f"{read}; ! grep -e --partition=nowhere >&2 && echo 12")
@@ -492,11 +468,8 @@ def test_what_slurm_would_refuse_is_refused_before_anything_is_queued(
 
 @pytest.mark.usefixtures("without_data")
 def test_a_limit_on_queued_jobs_is_filled_and_topped_up_as_room_appears(
-    tmp_path: Path,
-    programs: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path, programs, capsys, monkeypatch
+):
     """Five runs; the limit is three jobs, and the queue empties while the command waits."""
     site(programs)
     says(
@@ -528,9 +501,7 @@ echo $((queued + count)) >{tmp_path}/queued; echo 12""",
 
 
 @pytest.mark.usefixtures("without_data")
-def test_a_damaged_run_is_not_submitted_and_all_others_are(
-    tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_run_is_not_submitted_and_all_others_are(tmp_path, programs, capsys):
     site(programs)
     says(programs / "sbatch", "echo 12")
     study = at(study_of(config("a"), config("b", "seed=2")), tmp_path / "runs")
@@ -546,9 +517,7 @@ def test_a_damaged_run_is_not_submitted_and_all_others_are(
     assert array.runs == (good.run_id,)
 
 
-def test_a_full_queue_is_not_taken_for_a_controller_that_is_down(
-    programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_queue_is_not_taken_for_a_controller_that_is_down(programs, monkeypatch):
     monkeypatch.setattr(commands, "SECONDS", 0.5)
     says(programs / "sbatch", "echo unable to accept job, sleeping and retrying. >&2; exec sleep 9")
     with pytest.raises(SlurmError, match=r"no answer in 0.5 s; it waits: unable to accept job"):
@@ -558,9 +527,7 @@ def test_a_full_queue_is_not_taken_for_a_controller_that_is_down(
         commands.call("sbatch")
 
 
-def test_percent_signs_are_none_of_slurms_patterns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_percent_signs_are_none_of_slurms_patterns(tmp_path, monkeypatch):
     (tmp_path / "%t of %j").mkdir()
     monkeypatch.chdir(tmp_path / "%t of %j")
     outputs = re.findall(r"'(?:--output=)?([^']*_log.out)'", script_of(Path("runs")))
@@ -569,8 +536,8 @@ def test_percent_signs_are_none_of_slurms_patterns(
 
 
 def test_a_model_that_does_not_fit_the_device_is_refused_before_hours_of_preparing(
-    tmp_path: Path, programs: Path
-) -> None:
+    tmp_path, programs
+):
     site(programs)
     small = 'device = "L4"\n[resources]\nnodes = 8\ntasks_per_node = 8\ngpus_per_node = 8\n'
     (tmp_path / "slurm.toml").write_text(small)

@@ -37,7 +37,7 @@ def naive(kind: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
-def test_every_loss_of_bags_has_the_second_derivatives_of_its_definition(kind: str) -> None:
+def test_every_loss_of_bags_has_the_second_derivatives_of_its_definition(kind):
     net, hidden = model(), torch.randn(BATCH, POSITIONS, WIDTH, dtype=torch.float64)
     labels = torch.randint(WORDS, (BATCH, POSITIONS * BAG))
     labels[0, 4] = -100
@@ -50,7 +50,7 @@ def test_every_loss_of_bags_has_the_second_derivatives_of_its_definition(kind: s
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_bags_of_one_token_have_the_second_derivatives_of_cross_entropy(smoothing: float) -> None:
+def test_bags_of_one_token_have_the_second_derivatives_of_cross_entropy(smoothing):
     net, hidden = model(), torch.randn(BATCH, POSITIONS, WIDTH, dtype=torch.float64)
     labels, weights = torch.randint(WORDS, (BATCH, POSITIONS)), list(net.parameters())
     ours = bag_loss(net(hidden), labels, 1, kind=MultiHot(smoothing))
@@ -62,7 +62,7 @@ def test_bags_of_one_token_have_the_second_derivatives_of_cross_entropy(smoothin
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_superposed_step_has_second_derivatives_of_its_embedding(dtype: torch.dtype) -> None:
+def test_a_superposed_step_has_second_derivatives_of_its_embedding(dtype):
     """Torch's own fused sum has none."""
     table = torch.randn(WORDS, WIDTH, dtype=dtype).requires_grad_()
     bags = torch.randint(WORDS, (BATCH, POSITIONS, BAG))
@@ -75,7 +75,7 @@ def test_a_superposed_step_has_second_derivatives_of_its_embedding(dtype: torch.
     torch.testing.assert_close(*products, **tolerance)
 
 
-def test_a_bag_s_gradient_is_the_same_under_checkpointing_and_twice() -> None:
+def test_a_bag_s_gradient_is_the_same_under_checkpointing_and_twice():
     table = torch.randn(WORDS, WIDTH).requires_grad_()
     bags = torch.randint(WORDS, (BATCH, POSITIONS, BAG))
     latent = bag_embedding(table, bags).tanh()
@@ -88,7 +88,7 @@ def test_a_bag_s_gradient_is_the_same_under_checkpointing_and_twice() -> None:
     assert torch.equal(first, third)
 
 
-def test_one_pass_over_head_and_loss_refuses_a_second_derivative() -> None:
+def test_one_pass_over_head_and_loss_refuses_a_second_derivative():
     tst, head = Superposition(BAG, 1.0, 2), nn.Linear(WIDTH, WORDS, bias=False)
     hidden = torch.randn(BATCH, POSITIONS, WIDTH, requires_grad=True)
     labels = torch.randint(WORDS, (BATCH, POSITIONS * BAG))
@@ -100,7 +100,7 @@ def test_one_pass_over_head_and_loss_refuses_a_second_derivative() -> None:
 
 @pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
 @pytest.mark.parametrize("bag_size", [1, BAG])
-def test_the_transforms_of_torch_func_compute_what_autograd_does(kind: str, bag_size: int) -> None:
+def test_the_transforms_of_torch_func_compute_what_autograd_does(kind, bag_size):
     tst = Superposition(bag_size, 1.0, 2, loss_kind=kind, positions="any")
     table, head = nn.Embedding(WORDS, WIDTH).double(), model()
     tokens = torch.randint(WORDS, (BATCH, POSITIONS * bag_size + 1))

@@ -51,7 +51,7 @@ def folded_alone(
 
 @pytest.mark.parametrize("mode", ["full", "input_only", "output_only"])
 @pytest.mark.parametrize("given", ["ids", "cu_seqlens", "labels", "one pass", "in parts"])
-def test_packed_documents_are_each_folded_by_itself(mode: Mode, given: str) -> None:
+def test_packed_documents_are_each_folded_by_itself(mode, given):
     lengths = (13, 8, 22, 6, 15) if mode == "output_only" else LENGTHS
     documents, row, labels, ids = packed(lengths)
     table, head, tst = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS, bias=False), method(mode)
@@ -83,7 +83,7 @@ def test_packed_documents_are_each_folded_by_itself(mode: Mode, given: str) -> N
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_a_bag_that_two_documents_share_is_of_the_last_one(plain: bool) -> None:
+def test_a_bag_that_two_documents_share_is_of_the_last_one(plain):
     _, row, labels, ids = (each[:1] for each in packed(TORN))
     table, tst = nn.Embedding(WORDS, WIDTH), method()
     module = table if plain else nn.Sequential(table)
@@ -108,7 +108,7 @@ def test_a_bag_that_two_documents_share_is_of_the_last_one(plain: bool) -> None:
 
 
 @pytest.mark.parametrize("by", ["documents", "padding_idx", "attach"])
-def test_padding_counts_neither_in_a_bag_nor_in_the_loss(by: str) -> None:
+def test_padding_counts_neither_in_a_bag_nor_in_the_loss(by):
     """A document of 6 tokens in bags of 4: its second bag is the mean of two."""
     table = nn.Embedding(WORDS, WIDTH, padding_idx=None if by == "documents" else 0)
     head, tst = nn.Linear(WIDTH, WORDS), method()
@@ -132,7 +132,7 @@ def test_padding_counts_neither_in_a_bag_nor_in_the_loss(by: str) -> None:
     assert not table.weight.grad[0].any()
 
 
-def test_next_token_steps_keep_documents_apart_as_their_labels_do() -> None:
+def test_next_token_steps_keep_documents_apart_as_their_labels_do():
     """And with labels that already are, s = 1 keeps the bits of cross-entropy."""
     _, row, labels, ids = packed(TORN)
     row, labels, ids = row[:1], labels[:1], ids[:1]
@@ -155,7 +155,7 @@ def test_next_token_steps_keep_documents_apart_as_their_labels_do() -> None:
         (torch.zeros(1, 16), "documents are torch.float32: give ids or cu_seqlens as integers"),
     ],
 )
-def test_documents_that_do_not_fit_the_row_are_refused(documents: Tensor, line: str) -> None:
+def test_documents_that_do_not_fit_the_row_are_refused(documents, line):
     row = torch.randint(WORDS, (1, 16))
     with pytest.raises(ValueError, match=line):
         method().embed(nn.Embedding(WORDS, WIDTH), row, documents=documents)

@@ -80,9 +80,7 @@ def trained(kind: str, ranks: int, accumulate: int, masked: bool) -> list[Tensor
 
 @pytest.mark.parametrize("kind", ["DDP", "FSDP2", "FSDP2, embedding by itself"])
 @pytest.mark.parametrize(("accumulate", "masked"), [(1, False), (2, False), (2, True)])
-def test_data_parallelism_and_accumulation_train_as_one_process_does(
-    kind: str, accumulate: int, masked: bool
-) -> None:
+def test_data_parallelism_and_accumulation_train_as_one_process_does(kind, accumulate, masked):
     alone = trained("alone", 1, 1, masked)
     for weights in run_ranks(2, trained, kind, 2, accumulate, masked):
         torch.testing.assert_close(weights, alone)
@@ -116,7 +114,7 @@ def tensor_parallel(ranks: int, attached: str = "after") -> list[Tensor]:
 
 
 @pytest.mark.parametrize("attached", ["before", "after"])
-def test_torch_s_tensor_parallelism_computes_what_one_process_does(attached: str) -> None:
+def test_torch_s_tensor_parallelism_computes_what_one_process_does(attached):
     alone = tensor_parallel(1)
     for there in run_ranks(2, tensor_parallel, 2, attached):
         torch.testing.assert_close(there, alone)
@@ -155,6 +153,6 @@ def pipelined(ranks: int) -> list[Tensor]:
     return [parameter.grad for parameter in stages[rank].parameters()]  # type: ignore[misc]
 
 
-def test_a_pipeline_of_torch_trains_as_one_process_does() -> None:
+def test_a_pipeline_of_torch_trains_as_one_process_does():
     there = run_ranks(2, pipelined, 2)
     torch.testing.assert_close([each for grads in there for each in grads], pipelined(1))

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 
 from tst_study.superposition import bag_loss, linear_bag_loss, linear_loss
 from tst_study.superposition.row_chunks import rows_with_head
-from tst_study.superposition.weighting import Weighting
 
 POSITIONS, BATCH, WIDTH, VOCABULARY = 13, 3, 8, 300
 
@@ -30,14 +29,8 @@ def _inputs(
 @pytest.mark.parametrize("weighting", ["uniform", "power_law", "first_token"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["", "as it is compiled"])
 def test_one_pass_has_the_loss_and_gradients_of_head_then_loss(
-    dtype: torch.dtype,
-    tolerance: float,
-    bag_size: int,
-    stride: int,
-    weighting: str,
-    compiled: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    dtype, tolerance, bag_size, stride, weighting, compiled, monkeypatch
+):
     monkeypatch.setattr(
         linear_loss, "_in_one_kernel", lambda: linear_loss.log_probabilities_and_softmax
     )
@@ -59,12 +52,12 @@ def test_one_pass_has_the_loss_and_gradients_of_head_then_loss(
         assert error < tolerance
 
 
-def test_no_valid_target_is_nan_as_for_cross_entropy() -> None:
+def test_no_valid_target_is_nan_as_for_cross_entropy():
     hidden, weight, labels = _inputs(torch.float32, 1, 1)
     assert linear_bag_loss(hidden, weight, torch.full_like(labels, -100), 1).isnan()
 
 
-def test_recorded_runs_of_up_to_2048_words_keep_their_bits() -> None:
+def test_recorded_runs_of_up_to_2048_words_keep_their_bits():
     """A sum over other chunks has other bits."""
     assert [rows_with_head(2**14, words, on_gpu=False) for words in (1024, 2048)] == [512, 256]
 
@@ -75,9 +68,7 @@ def _fused(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) ->
 
 @pytest.mark.parametrize(("bag_size", "stride"), [(1, 1), (4, 4), (4, 1)])
 @pytest.mark.parametrize("weighting", ["uniform", "power_law"])
-def test_any_cross_entropy_becomes_the_bag_loss(
-    bag_size: int, stride: int, weighting: Weighting
-) -> None:
+def test_any_cross_entropy_becomes_the_bag_loss(bag_size, stride, weighting):
     hidden, weight, labels = _inputs(torch.float64, bag_size, stride)
     found = []
     for kernel in (None, _fused):
@@ -90,7 +81,7 @@ def test_any_cross_entropy_becomes_the_bag_loss(
         torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-15)
 
 
-def test_autocast_casts_as_a_linear_layer_does() -> None:
+def test_autocast_casts_as_a_linear_layer_does():
     hidden, weight, labels = _inputs(torch.float32, 4, 4)
     with torch.autocast("cpu", torch.bfloat16):
         loss = linear_bag_loss(hidden, weight, labels, 4)
@@ -101,9 +92,7 @@ def test_autocast_casts_as_a_linear_layer_does() -> None:
 
 
 @pytest.mark.parametrize("kernel", [None, lambda *given: _fused(*given)])
-def test_small_probabilities_keep_their_gradient_in_float16(
-    kernel: linear_loss.CrossEntropy | None,
-) -> None:
+def test_small_probabilities_keep_their_gradient_in_float16(kernel):
     """A gradient of 1e-8 is 0 in float16, and no scaler of the loss can bring it back."""
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(*size, 32, generator=generator) for size in ((1, 8192), (1024,)))

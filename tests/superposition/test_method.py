@@ -42,7 +42,7 @@ def text(length: int, batch: int = 2) -> Tensor:
     return torch.randint(WORDS, (batch, length + 1), generator=generator)
 
 
-def test_the_ten_lines_are_the_paper_s_losses_in_both_phases() -> None:
+def test_the_ten_lines_are_the_paper_s_losses_in_both_phases():
     method, table, head = tst(), nn.Embedding(WORDS, 8), nn.Linear(8, WORDS, bias=False)
     for step in range(STEPS):
         tokens = text(method.raw_length(step, POSITIONS))
@@ -59,7 +59,7 @@ def test_the_ten_lines_are_the_paper_s_losses_in_both_phases() -> None:
         torch.testing.assert_close(method.linear_loss(hidden, head, tokens[:, 1:], step), loss)
 
 
-def test_a_module_that_does_more_than_look_up_is_called() -> None:
+def test_a_module_that_does_more_than_look_up_is_called():
     ids = text(POSITIONS * 4)[:, :-1]
     scaled = Scaled(WORDS, 8)
     plain = nn.Embedding(WORDS, 8, _weight=scaled.weight.detach())
@@ -74,7 +74,7 @@ def test_a_module_that_does_more_than_look_up_is_called() -> None:
         tst().linear_loss(torch.ones(2, POSITIONS, 8), patched, ids, 0)
 
 
-def test_an_attached_model_can_be_pickled_and_a_copy_counts_the_same_steps() -> None:
+def test_an_attached_model_can_be_pickled_and_a_copy_counts_the_same_steps():
     method, table, ids = tst(), nn.Embedding(WORDS, 8), text(POSITIONS * 4)[:, :-1]
     method.attach(table)
     copied, stored = deepcopy(table), pickle.loads(pickle.dumps(table))
@@ -87,14 +87,14 @@ def test_an_attached_model_can_be_pickled_and_a_copy_counts_the_same_steps() -> 
         table(ids)
 
 
-def test_one_label_a_sequence_shows_no_shift() -> None:
+def test_one_label_a_sequence_shows_no_shift():
     method, ids = tst(mode="output_only", positions=1, bag_size=1), text(1)
     with warnings.catch_warnings(action="error"):
         hidden = method.embed(nn.Embedding(WORDS, WORDS), ids[:, :1], 0)
         method.loss(hidden, ids[:, :1], 0)
 
 
-def test_one_sided_superposition_and_weights_that_change() -> None:
+def test_one_sided_superposition_and_weights_that_change():
     assert tst(mode="output_only").raw_length(0, POSITIONS) == POSITIONS
     assert tst(mode="output_only").phases.data_multiplier == 1.0
     assert tst(mode="input_only").objective(0).weighting == "first_token"
@@ -107,8 +107,8 @@ def test_one_sided_superposition_and_weights_that_change() -> None:
 @pytest.mark.parametrize("without_a_target", [0, 9])
 @pytest.mark.parametrize("by", [0, 2, 4, 7])
 def test_labels_that_are_not_shifted_by_one_are_refused_by_their_shift(
-    by: int, without_a_target: int, compiled: bool
-) -> None:
+    by, without_a_target, compiled
+):
     """Hugging Face's convention, where the model shifts its inputs; and the next bag by hand."""
     tokens, table = text(POSITIONS * 4 + 7), nn.Embedding(WORDS, WORDS)
 
@@ -150,7 +150,7 @@ class Counting(nn.Module):
 )
 @pytest.mark.parametrize("how", ["told", "counted", "attached"])
 @pytest.mark.parametrize("weighting", ["power_law", ((1.0,) * 4, (1.0, 0.0, 0.0, 0.0))])
-def test_a_run_compiles_three_graphs(weighting: Any, how: str) -> None:
+def test_a_run_compiles_three_graphs(weighting, how):
     """One for the first step and one for each phase; one for each step if compiled code read the
     step or its weights as numbers."""
     graphs = 0
@@ -181,9 +181,7 @@ def test_a_run_compiles_three_graphs(weighting: Any, how: str) -> None:
         ({"mode": "output_only"}, [6, 6, 6], None),
     ],
 )
-def test_a_loader_that_does_not_fit_is_refused_when_that_can_be_seen(
-    settings: dict[str, object], lengths: list[int], refused_at: int | None
-) -> None:
+def test_a_loader_that_does_not_fit_is_refused_when_that_can_be_seen(settings, lengths, refused_at):
     method, table = tst(**settings), nn.Embedding(WORDS, 8)
     for place, (step, length) in enumerate(zip((0, 4, 5), lengths, strict=True)):
         if place == refused_at:
@@ -195,7 +193,7 @@ def test_a_loader_that_does_not_fit_is_refused_when_that_can_be_seen(
             assert method.raw_length(step) == length
 
 
-def test_steps_beyond_the_end_are_next_token_steps_and_warn_once() -> None:
+def test_steps_beyond_the_end_are_next_token_steps_and_warn_once():
     """litgpt fetches one batch more than it trains on, nanoGPT trains `max_iters + 1` steps."""
     method, table, tokens = tst(), nn.Embedding(WORDS, WORDS), text(POSITIONS)
     assert method.raw_length(STEPS, POSITIONS) == POSITIONS  # a batch fetched early is no step
@@ -209,14 +207,14 @@ def test_steps_beyond_the_end_are_next_token_steps_and_warn_once() -> None:
     )
 
 
-def test_evaluation_mode_embeds_tokens_and_has_no_bag_loss() -> None:
+def test_evaluation_mode_embeds_tokens_and_has_no_bag_loss():
     method, table, tokens = tst(mode="output_only"), nn.Embedding(WORDS, WORDS).eval(), text(7)
     assert torch.equal(method.embed(table, tokens[:, :-1], 0), table(tokens[:, :-1]))
     with pytest.raises(ValueError, match="evaluation mode: methods are compared by next-token"):
         method.loss(table(tokens[:, :-1]), tokens[:, 1:], 0)
 
 
-def test_a_check_finds_no_mistake_in_another_model_s_embedding() -> None:
+def test_a_check_finds_no_mistake_in_another_model_s_embedding():
     """A teacher's or an average's, the next tokens' of multi-token prediction, another device's."""
     method, table, ids = tst(bag_size=np.int64(4)), nn.Embedding(WORDS, WORDS), text(4 * 7)
     method.attach(table)
@@ -233,7 +231,7 @@ def test_a_check_finds_no_mistake_in_another_model_s_embedding() -> None:
     elsewhere.loss(torch.randn(2, 7, WORDS), ids[:, 1:])
 
 
-def test_a_resumed_run_goes_on_at_its_step_with_its_settings() -> None:
+def test_a_resumed_run_goes_on_at_its_step_with_its_settings():
     method, table = tst(weighting=[[1, 1, 1, 1], [1, 0, 0, 0]]), nn.Embedding(WORDS, 8)
     for _ in range(7):
         method.embed(table, text(method.raw_length(method.step, POSITIONS))[:, :-1])
@@ -264,7 +262,7 @@ def test_a_resumed_run_goes_on_at_its_step_with_its_settings() -> None:
 
 @pytest.mark.parametrize("order", ["main first", "auxiliary first", "never"])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_head_on_a_later_target_may_come_before_the_main_one(order: str, compiled: bool) -> None:
+def test_a_head_on_a_later_target_may_come_before_the_main_one(order, compiled):
     """Multi-token prediction: the bag after the next, with labels shifted by a bag more."""
     tokens, table = text(POSITIONS * 4 + 4), nn.Embedding(WORDS, WORDS)
     later, ids = tokens[:, 5:], tokens[:, :-5]
@@ -291,9 +289,7 @@ def test_a_head_on_a_later_target_may_come_before_the_main_one(order: str, compi
 @pytest.mark.parametrize(
     ("shift", "line"), [(1, ""), (0, "tokens themselves"), (4, "shifted by 4")]
 )
-def test_tables_of_hashes_beside_the_tokens_change_no_verdict(
-    order: str, shift: int, line: str
-) -> None:
+def test_tables_of_hashes_beside_the_tokens_change_no_verdict(order, shift, line):
     tokens = text(POSITIONS * 4 + 4)
     ids = tokens[:, : POSITIONS * 4]
     streams = {"w": ids, "2": ids * 31 % WORDS, "3": (ids * 7 + ids.roll(1, 1)) % WORDS}
@@ -321,7 +317,7 @@ class ManyTables(nn.Module):
         return embedded
 
 
-def test_a_table_that_was_not_attached_is_named() -> None:
+def test_a_table_that_was_not_attached_is_named():
     ids, model = text(POSITIONS * 4)[:, :-1], ManyTables()
     expected = model(ids).unflatten(1, (-1, 4)).mean(2)
     method = tst()
@@ -337,7 +333,7 @@ def test_a_table_that_was_not_attached_is_named() -> None:
     assert model(ids[:, :POSITIONS]).shape == (2, POSITIONS, 8)
 
 
-def test_falling_bag_sizes_are_one_object_for_each() -> None:
+def test_falling_bag_sizes_are_one_object_for_each():
     stages = [Superposition(4, superposed_steps=3, steps=3), Superposition(2, 0.5, 4, positions=6)]
     table, head, sizes = nn.Embedding(WORDS, 8), nn.Linear(8, WORDS), []
     for step in range(7):
@@ -348,7 +344,7 @@ def test_falling_bag_sizes_are_one_object_for_each() -> None:
     assert sizes == [4, 4, 4, 2, 2, 1, 1]
 
 
-def test_a_budget_in_tokens_seconds_or_flops_becomes_steps() -> None:
+def test_a_budget_in_tokens_seconds_or_flops_becomes_steps():
     tiers = steps_of_budget(16, superposed=30e12, recovery=5e12, per_step=4e6)
     assert tiers == {"superposed_steps": 468_750, "steps": 1_718_750}
     method = Superposition(16, **tiers)
@@ -363,14 +359,14 @@ def test_a_budget_in_tokens_seconds_or_flops_becomes_steps() -> None:
         steps_of_budget(4, superposed=1, recovery=1, per_step=9)
 
 
-def test_completion_shows_the_public_names_alone() -> None:
+def test_completion_shows_the_public_names_alone():
     import tst_study.superposition as package
 
     assert dir(package) == sorted(package.__all__)
     assert "Superposition" in dir(package)
 
 
-def test_a_share_of_the_steps_that_is_none_of_them_warns() -> None:
+def test_a_share_of_the_steps_that_is_none_of_them_warns():
     with pytest.warns(UserWarning, match="step_ratio = 0.04 of 10 steps is rounded to none"):
         tst(step_ratio=0.04)
     with warnings.catch_warnings(action="error"):
@@ -378,7 +374,7 @@ def test_a_share_of_the_steps_that_is_none_of_them_warns() -> None:
         tst(step_ratio=0.0)
 
 
-def test_bags_of_one_token_have_the_bits_of_float32_logits() -> None:
+def test_bags_of_one_token_have_the_bits_of_float32_logits():
     """A model in pure bfloat16 that takes the cross-entropy in bfloat16 rounds its loss."""
     tokens, logits = text(64), torch.randn(2, 64, WORDS).bfloat16().requires_grad_()
     loss = tst(bag_size=1).loss(logits, tokens[:, 1:], 0)
@@ -423,13 +419,13 @@ def test_bags_of_one_token_have_the_bits_of_float32_logits() -> None:
         (lambda m, e, t: tst(mode="outputonly"), "mode 'outputonly' is unknown: use one of full"),
     ],
 )
-def test_each_wrong_use_has_its_line(wrong, line: str) -> None:  # type: ignore[no-untyped-def]
+def test_each_wrong_use_has_its_line(wrong, line):  # type: ignore[no-untyped-def]
     with pytest.raises((ValueError, TypeError), match=line) as caught:
         wrong(tst(), nn.Embedding(WORDS, 8), text(POSITIONS * 4)[:, :-1])
     assert "\n" not in str(caught.value)
 
 
-def test_torch_is_all_that_it_needs() -> None:
+def test_torch_is_all_that_it_needs():
     """Everything else of ours and of others is blocked; only torch may bring what it brings."""
     code = """
 import sys

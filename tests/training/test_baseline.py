@@ -1,13 +1,11 @@
 """Bags of one token are the baseline, bit for bit."""
 
-from pathlib import Path
-
 from tests.tiny_runs import assert_same_run, last_tensors, run
 
 BASELINE = ("superposition.bag_size=4", "superposition.step_ratio=0.0")
 
 
-def test_bags_of_one_token_are_the_baseline_bit_for_bit(words: Path, tmp_path: Path) -> None:
+def test_bags_of_one_token_are_the_baseline_bit_for_bit(words, tmp_path):
     """Whatever else the settings of superposition say."""
     baseline = run(words, tmp_path / "baseline", *BASELINE)
     ones = [
@@ -25,9 +23,7 @@ def test_bags_of_one_token_are_the_baseline_bit_for_bit(words: Path, tmp_path: P
     assert {row["bag_size"] for row in record.metrics} == {1}
 
 
-def test_nothing_of_superposition_is_left_in_the_final_checkpoint(
-    words: Path, tmp_path: Path
-) -> None:
+def test_nothing_of_superposition_is_left_in_the_final_checkpoint(words, tmp_path):
     run(words, tmp_path / "baseline", *BASELINE)
     run(words, tmp_path / "superposed")
     baseline = last_tensors(tmp_path / "baseline")

@@ -51,9 +51,7 @@ def steps_of(folder: Path) -> tuple[list[int], list[int]]:
     return logged, checkpoint_steps(folder)
 
 
-def test_quick_steps_and_those_of_a_run_without_intervals_are_not(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quick_steps_and_those_of_a_run_without_intervals_are_not(words, tmp_path, monkeypatch):
     Clock(0.1, monkeypatch)
     run(words, tmp_path / "quick", *SELDOM, *BY_THE_CLOCK)
     Clock(1e6, monkeypatch)
@@ -68,9 +66,7 @@ def train_on_its_own_clock(words: Path, folder: Path, seconds: float, *overrides
         return train(tiny(words, *SELDOM, *overrides), folder, progress=False)
 
 
-def test_slow_steps_are_logged_and_saved_by_the_clock_of_the_first_rank(
-    words: Path, tmp_path: Path
-) -> None:
+def test_slow_steps_are_logged_and_saved_by_the_clock_of_the_first_rank(words, tmp_path):
     of_rank = partial(train_on_its_own_clock, words)
     slow, plain = tmp_path / "slow", tmp_path / "plain"
     assert run_ranks(TWO_RANKS, of_rank, slow, 12.0, *BY_THE_CLOCK) == ["done", "done"]
@@ -81,8 +77,8 @@ def test_slow_steps_are_logged_and_saved_by_the_clock_of_the_first_rank(
 
 
 def test_gpus_are_asked_about_once_a_second_and_the_run_stays_the_same(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    words, tmp_path, monkeypatch
+):
     """Steps of a quarter of a second: the first asks, then every fourth."""
     monkeypatch.setitem(events.POLL_SECONDS, "cpu", 1.0)
     of_rank = partial(train_on_its_own_clock, words)

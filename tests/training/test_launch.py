@@ -65,7 +65,7 @@ def process_of_rank(launcher: subprocess.Popen[str], rank: int) -> int:
     raise AssertionError(f"no rank {rank}")
 
 
-def test_two_processes_train_a_run(words: Path, tmp_path: Path) -> None:
+def test_two_processes_train_a_run(words, tmp_path):
     folder = tmp_path / "run"
     # As some job managers do for a job of one process.
     alone = [("RANK", "0"), ("WORLD_SIZE", "1")]
@@ -96,9 +96,7 @@ ABORTED = "rank 0 was ended by SIGABRT"
         (0, signal.SIGABRT, ABORTED, ABORTED),
     ],
 )
-def test_ranks_do_not_outlive_one_that_dies_or_hangs(
-    running: Running, rank: int, number: signal.Signals, said: str, recorded: str
-) -> None:
+def test_ranks_do_not_outlive_one_that_dies_or_hangs(running, rank, number, said, recorded):
     folder, launcher = running
     os.kill(process_of_rank(launcher, rank), number)
     errors = launcher.communicate()[1].splitlines()
@@ -111,7 +109,7 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(
     assert status["step"] > 0
 
 
-def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running: Running) -> None:
+def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running):
     """A terminal sends Ctrl-C to its whole process group."""
     folder, launcher = running
     os.killpg(launcher.pid, signal.SIGINT)
@@ -123,9 +121,7 @@ def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running: Running) -> None:
     assert list((folder / "checkpoints").glob("step-*"))
 
 
-def test_ranks_listen_on_the_loopback_alone_and_do_not_outlive_their_launcher(
-    running: Running,
-) -> None:
+def test_ranks_listen_on_the_loopback_alone_and_do_not_outlive_their_launcher(running):
     folder, launcher = running
     ranks = psutil.Process(launcher.pid).children()
     doors = [door for rank in ranks for door in rank.net_connections() if door.status == "LISTEN"]
@@ -160,7 +156,7 @@ SLURM = {
         ({"SLURM_STEP_NODELIST": "a-[3,5]-ib"}, ("1", "2"), "a-3-ib"),
     ],
 )
-def test_slurm_tasks_are_ranks(change: dict[str, str], local: tuple[str, str], host: str) -> None:
+def test_slurm_tasks_are_ranks(change, local, host):
     environment = SLURM | change
     adopt_slurm_ranks(environment)
     ours = {key: value for key, value in environment.items() if key not in SLURM | change}
@@ -170,13 +166,13 @@ def test_slurm_tasks_are_ranks(change: dict[str, str], local: tuple[str, str], h
 
 
 @pytest.mark.parametrize("change", [{"SLURM_STEP_NUM_TASKS": "1"}, {"RANK": "0"}])
-def test_one_task_or_torchrun_inside_slurm_is_left_alone(change: dict[str, str]) -> None:
+def test_one_task_or_torchrun_inside_slurm_is_left_alone(change):
     environment = SLURM | change
     adopt_slurm_ranks(environment)
     assert environment == SLURM | change
 
 
-def test_what_gpus_need_of_the_environment_is_set_but_what_is_there_stays() -> None:
+def test_what_gpus_need_of_the_environment_is_set_but_what_is_there_stays():
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
     prepare_for_gpus(environment)
     assert environment == {**ON_GPUS, "CUDA_DEVICE_MAX_CONNECTIONS": "8"}

@@ -1,7 +1,6 @@
 """The switch changes the fold of the input and the loss, and nothing else."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -45,9 +44,7 @@ def _state(optimizer: ModelOptimizer) -> State:
 @pytest.mark.parametrize(
     "overrides", [(), BF16, ("superposition.mode=output_only",), MIXTURE, MUON], ids=str
 )
-def test_weights_and_optimizer_state_pass_the_switch_untouched(
-    words: Path, tmp_path: Path, states: list[tuple[State, State]], overrides: tuple[str, ...]
-) -> None:
+def test_weights_and_optimizer_state_pass_the_switch_untouched(words, tmp_path, states, overrides):
     run(words, tmp_path, *overrides)
     for (_, after), (before, _) in pairwise(states):
         assert_same_tensors(after, before)
@@ -58,8 +55,8 @@ def test_weights_and_optimizer_state_pass_the_switch_untouched(
 
 @pytest.mark.parametrize("overrides", [(), BF16, MUON], ids=str)
 def test_with_a_reset_the_moments_begin_anew_and_the_weights_do_not(
-    words: Path, tmp_path: Path, states: list[tuple[State, State]], overrides: tuple[str, ...]
-) -> None:
+    words, tmp_path, states, overrides
+):
     run(words, tmp_path, "superposition.optimizer_at_switch=reset", *overrides)
     (_, after), (before, _) = states[9], states[10]
     assert set(before) == {name for name in after if name.startswith(("weight ", "main "))}
@@ -71,8 +68,8 @@ def test_with_a_reset_the_moments_begin_anew_and_the_weights_do_not(
 @pytest.mark.parametrize("tied", ["true", "false"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_with_reinitialization_embedding_and_head_are_new_and_the_rest_is_not(
-    words: Path, tmp_path: Path, states: list[tuple[State, State]], dtype: str, tied: str
-) -> None:
+    words, tmp_path, states, dtype, tied
+):
     settings = (f"numerics.dtype={dtype}", f"model.tied_embeddings={tied}")
     run(words, tmp_path, "superposition.reinitialize_at_switch=true", *settings)
     new = set(EMBEDDINGS) & {name.removeprefix("weight ") for name in states[0][0]}

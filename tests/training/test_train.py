@@ -2,7 +2,6 @@
 
 import math
 import re
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ from tst_study.record import reader as run_record
     ],
     ids=str,
 )
-def test_runs_of_every_kind_learn(words: Path, tmp_path: Path, overrides: tuple[str, ...]) -> None:
+def test_runs_of_every_kind_learn(words, tmp_path, overrides):
     record = run(words, tmp_path, "schedule.steps=60", *overrides)
     assert record.state == "done"
     assert record.metrics[0]["loss"] == pytest.approx(math.log(VOCABULARY), abs=0.1)
@@ -43,9 +42,7 @@ def test_runs_of_every_kind_learn(words: Path, tmp_path: Path, overrides: tuple[
     ],
     ids=str,
 )
-def test_counters_of_every_row_are_those_of_the_plan(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
-) -> None:
+def test_counters_of_every_row_are_those_of_the_plan(words, tmp_path, monkeypatch, overrides):
     rates: list[float] = []
     update = ModelOptimizer.step
     monkeypatch.setattr(
@@ -77,9 +74,7 @@ def test_counters_of_every_row_are_those_of_the_plan(
     assert header["raw_tokens"] / header["latent_tokens"] == pytest.approx(multiplier)
 
 
-def test_rows_come_every_so_many_steps_at_the_switch_and_at_the_end(
-    words: Path, tmp_path: Path
-) -> None:
+def test_rows_come_every_so_many_steps_at_the_switch_and_at_the_end(words, tmp_path):
     every_step = run(words, tmp_path / "every")
     some = run(words, tmp_path / "some", "execution.log_every=6")
     assert [row["step"] for row in some.metrics] == [6, 10, 12, 18, 20]
@@ -99,8 +94,8 @@ def test_rows_come_every_so_many_steps_at_the_switch_and_at_the_end(
     ],
 )
 def test_a_loss_beyond_the_bound_or_no_number_ends_a_run_as_diverged(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, message: str
-) -> None:
+    words, tmp_path, monkeypatch, override, message
+):
     """The record is whole: the bad row is there, and status and segment tell of it."""
     step = ModelOptimizer.step
 
@@ -123,9 +118,7 @@ def test_a_loss_beyond_the_bound_or_no_number_ends_a_run_as_diverged(
     assert record.segments[-1]["end"] is not None
 
 
-def test_what_fails_before_the_first_step_is_told_by_the_status(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_before_the_first_step_is_told_by_the_status(words, tmp_path, monkeypatch):
     """The record stays readable, and the run can be started again."""
 
     def no_room(*_: object) -> None:
@@ -140,9 +133,7 @@ def test_what_fails_before_the_first_step_is_told_by_the_status(
     assert run(words, tmp_path).state == "done"
 
 
-def test_attention_is_computed_as_asked_and_the_record_says_how_and_where(
-    words: Path, tmp_path: Path
-) -> None:
+def test_attention_is_computed_as_asked_and_the_record_says_how_and_where(words, tmp_path):
     found = {
         asked: run(words, tmp_path / asked, f"execution.attention={asked}")
         for asked in ("auto", "flash", "math")
@@ -160,9 +151,7 @@ def test_attention_is_computed_as_asked_and_the_record_says_how_and_where(
         run(words, tmp_path / "cudnn", "execution.attention=cudnn")
 
 
-def test_a_divergence_soon_after_the_switch_gets_its_own_advice(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_divergence_soon_after_the_switch_gets_its_own_advice(words, tmp_path, monkeypatch):
     """A longer warm-up, at step 0, would not reach it. The switch is at step 10 of 20."""
     for step, advice in (
         (11, "1 steps after the switch: keep its checkpoint by execution.keep_steps = [10], and"),

@@ -55,8 +55,8 @@ def waiting_rank(
     ],
 )
 def test_a_rank_whose_peer_never_comes_says_so_and_ends_on_a_signal(
-    words: Path, tmp_path: Path, rank: int, address: str, number: signal.Signals
-) -> None:
+    words, tmp_path, rank, address, number
+):
     process, said = waiting_rank(words, tmp_path / "run", rank, address, free_port())
     while "RANK\n" not in said.read_text():
         assert process.is_alive(), said.read_text()
@@ -77,7 +77,7 @@ def test_a_rank_whose_peer_never_comes_says_so_and_ends_on_a_signal(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_gives_up_after_the_configured_time(words: Path, tmp_path: Path, rank: int) -> None:
+def test_a_rank_gives_up_after_the_configured_time(words, tmp_path, rank):
     process, said = waiting_rank(words, tmp_path / "run", rank, "127.0.0.1", free_port(), seconds=3)
     process.join(120)
     assert process.exitcode == 3
@@ -87,7 +87,7 @@ def test_a_rank_gives_up_after_the_configured_time(words: Path, tmp_path: Path, 
     assert re.search(gave_up, said.read_text())
 
 
-def test_a_port_that_is_taken_is_named(words: Path, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_named(words, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process, said = waiting_rank(words, tmp_path / "run", 0, "127.0.0.1", port)
@@ -115,13 +115,11 @@ def test_a_port_that_is_taken_is_named(words: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_variables_that_are_left_over_are_named(
-    words: Path, tmp_path: Path, variables: dict[str, str], expected: str
-) -> None:
+def test_variables_that_are_left_over_are_named(words, tmp_path, variables, expected):
     (tmp_path / "run.toml").write_text(to_toml(tiny(words)))
     assert expected in refusal(["train", "run.toml"], tmp_path, variables)
 
 
-def test_a_variable_of_srun_that_is_no_number_is_named() -> None:
+def test_a_variable_of_srun_that_is_no_number_is_named():
     with pytest.raises(UserError, match="srun's other variables do not fit it"):
         adopt_slurm_ranks({"SLURM_STEP_NUM_TASKS": "two"})

@@ -37,7 +37,7 @@ def rows(answer: Answer, title: str) -> pd.DataFrame:
     return found
 
 
-def test_chinchillas_law_comes_out_of_the_table_read_off_its_figure(tmp_path: Path) -> None:
+def test_chinchillas_law_comes_out_of_the_table_read_off_its_figure(tmp_path):
     """Besiroglu et al.: the minimum of the summed Huber loss on 240 rows (their notebook, cell 18).
     Their published A 482.01, alpha .3478, beta .3658 minimises another objective."""
     table = pd.read_csv(CHINCHILLA)
@@ -63,7 +63,7 @@ LAWS = {  # E, alpha, beta as published; A and B so that losses are near theirs
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_a_law_comes_out_of_budgets_in_billions(name: str, tmp_path: Path) -> None:
+def test_a_law_comes_out_of_budgets_in_billions(name, tmp_path):
     """Sizes and tokens have fractions; both approaches agree, and say so in one line."""
     floor, alpha, beta, a, b, ends = LAWS[name]
     budgets, sizes = np.meshgrid(np.geomspace(6e18, 1e22, 7), np.geomspace(*ends, 12))
@@ -93,9 +93,7 @@ FRONTIERS = {  # exponents of the compute-optimal size, as published
 
 
 @pytest.mark.parametrize("name", FRONTIERS)
-def test_an_exponent_comes_out_of_isoflop_curves_whose_flops_are_not_6nd(
-    name: str, tmp_path: Path
-) -> None:
+def test_an_exponent_comes_out_of_isoflop_curves_whose_flops_are_not_6nd(name, tmp_path):
     """Parameters count embeddings, FLOPs do not; the table's own tokens are interpolated."""
     truth = FRONTIERS[name]
     random, budgets = np.random.default_rng(0), np.geomspace(6e18, 1e21, 6)
@@ -123,7 +121,7 @@ def test_an_exponent_comes_out_of_isoflop_curves_whose_flops_are_not_6nd(
     assert re.search(r"best size at 1e\+21 FLOPs, predicted .*\([+-][012]\.", next_budget(found))
 
 
-def test_what_is_not_declared_is_asked_for_by_every_fit(tmp_path: Path) -> None:
+def test_what_is_not_declared_is_asked_for_by_every_fit(tmp_path):
     path = tmp_path / "runs.csv"
     pd.read_csv(CHINCHILLA).sample(40, random_state=0).to_csv(path, index=False)
     runs = import_logs([str(path)], {}).runs
@@ -133,7 +131,7 @@ def test_what_is_not_declared_is_asked_for_by_every_fit(tmp_path: Path) -> None:
     assert "learning rate of 40 of 40 runs had decayed" in text
 
 
-def test_noise_alone_does_not_unsettle_the_form() -> None:
+def test_noise_alone_does_not_unsettle_the_form():
     """Akima's interpolation follows the noise; where it drifts no further from the parabola than
     its own scatter, the interval stays that of the parabola, and holds the truth."""
     held, settled = [], []
