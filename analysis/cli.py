@@ -145,8 +145,10 @@ def advise(
             advice.draw(picture)
     if as_json:
         print(json.dumps(advice.data, indent=1, ensure_ascii=False))
-    else:
-        print(*advice.lines(), sep="\n")
+        return
+    print(*advice.lines(), sep="\n")
+    if write is not None:
+        print(f"{write}: written on the base {advice.base}; next: tst-study submit {write}")
 
 
 @verb(

@@ -108,13 +108,15 @@ def whole_amount(text: str) -> int:
     return round(exact)
 
 
-def big(value: float) -> str:
-    """Write a number with three significant digits and k, M, B or T: 1,234 as 1.23k."""
-    value = float(f"{value:.3g}")  # rounded before the unit is chosen, so that 999,600 is 1M
+def big(value: float, like: float | None = None) -> str:
+    """Write a number with three significant digits and k, M, B or T: 1,234 as 1.23k. `like`: the
+    number whose unit it gets, if that is not its own."""
+    # Rounded before the unit is chosen, so that 999,600 is 1M.
+    value, like = (float(f"{number:.3g}") for number in (value, like or value))
     for letter, size in reversed(_UNITS.items()):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
+        if like >= size:
+            return f"{value / size:,g}{letter}"
+    return f"{value:g}"
 
 
 _TELLING = re.compile(r"baseline|(s|r|seed)[\d.]+|[0-9a-f]{8}")

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from textwrap import wrap
@@ -24,7 +25,6 @@ from tst_study.analysis.advice.costs import (
 )
 from tst_study.analysis.advice.expected_gain import SLIGHT, Gain, nearest_gain, own_gain
 from tst_study.analysis.advice.intended_run import (
-    ALWAYS,
     EPOCHS,
     MIXTURE,
     OUTPUT_ONLY,
@@ -48,9 +48,10 @@ from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
 from tst_study.analysis.wording import signed
 from tst_study.atomic_files import written_atomically
-from tst_study.config.schema import Config, load
+from tst_study.config.schema import Config, load, to_dict
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.cost.compute import count_flops, count_parameters
-from tst_study.cost.prices import Prices, range_of, rounded
+from tst_study.cost.prices import Prices, span
 from tst_study.errors import UserError
 from tst_study.text import amount, big, fitted, screen_width, wrapped
 
@@ -109,8 +110,8 @@ class Advice:
         Raises `UserError` if the file exists."""
         if Path(path).exists():
             raise UserError(f"--write {path}: it exists; name another file, or remove it")
-        rule = [line for part in self.sections["How to find out"][:-1] for line in wrap(part, 90)]
-        rule = [self.sections[""][0], *rule]
+        said = [self.sections[""][0], *self.sections["How to find out"][:-1]]
+        rule = [line for part in said for line in wrap(part, 90, break_on_hyphens=False)]
         write_grid(Path(path), self.pilot, self.base, self.config, rule)
 
     def draw(self, path: str | Path) -> None:
@@ -217,6 +218,16 @@ def _checked(device: str | None, given: dict[str, Any]) -> dict[str, float]:
     return numbers
 
 
+def _given_setting(config: Config) -> Choice | None:
+    """Return the setting that a config asks to be judged; None if it asks for none, or for one of
+    which nothing is known but what our campaigns measured."""
+    setting, asked = SuperpositionSetting.from_config(to_dict(config)), config.superposition
+    if asked.mode == "input_only" or not setting.is_plain_but("mode"):
+        return None
+    ratio = asked.step_ratio or setting.step_ratio
+    return Choice(asked.bag_size, ratio, asked.mode == "output_only")
+
+
 class _Screen:
     """Decides what an answer says, and computes the numbers in it."""
 
@@ -229,7 +240,8 @@ class _Screen:
         config: Config | None,
     ) -> None:
         params, text = numbers["params"], numbers.get("text", math.inf)
-        run = IntendedRun(params, numbers.get("active", params), numbers["tokens"], text)
+        chosen = _given_setting(config) if config else None
+        run = IntendedRun(params, numbers.get("active", params), numbers["tokens"], text, chosen)
         self.run, self.numbers, self.currency, self.config = run, numbers, currency, config
         self.length = int(numbers.get("sequence-length", LENGTH))
         self.flops = count_flops(config).total if config else flops_of(run, self.length)
@@ -257,11 +269,13 @@ class _Screen:
             return [getattr(words, name)() for name in names]
 
         rungs = self.pilot.rungs if self.pilot.is_smaller else ()
+        decided = self.measured[-1].decision if self.measured else self.run.word
+        what = "If you try it all the same" if decided in ("No", "stop") else "What to run"
         sections = {
             "": [words.title()],
             "Table": say(self._below_table()),
             "Verdict": say(self._verdict()),
-            "What to run": say(self._what_to_run()),
+            what: say(self._what_to_run()),
             "What speaks against it": [words.tune(), words.one_seed()],
             "Others near this run": [words.other(row) for row in self._others()],
             "How to find out": [
@@ -325,7 +339,8 @@ class _Screen:
     def _what_to_run(self) -> Iterator[str]:
         run = self.run
         yield "what"
-        if run.setting == Choice(*ALWAYS) and run.raw <= run.text and run.gain.nats is not None:
+        usual = run.setting == run.usual and not run.mixture
+        if usual and run.raw <= run.text and run.gain.nats is not None:
             yield "alike"
         if run.text < run.first.text * run.tokens and not run.first.output_only:
             yield "repeated"
@@ -335,8 +350,7 @@ class _Screen:
     def _others(self) -> list[dict[str, Any]]:
         """Return the two nearest in size, best grade first, each with all its gains."""
         found: dict[str, dict[str, Any]] = {}
-        far = {row["who"]: abs(math.log(row["params"] / self.run.size)) for row in self.run.others}
-        for row in sorted(self.run.others, key=lambda row: (row["grade"], far[row["who"]])):
+        for row in self.run.others:
             gain = f"{row['variant']} {_gain(row['gain'])}"
             known = found.setdefault(row["who"], {**row, "gains": ""})
             known["gains"] += f"; {gain}" if known["gains"] else gain
@@ -433,9 +447,8 @@ def _gain(nats: float) -> str:
     return signed(nats).removeprefix("+")
 
 
-def _span(ends: Sequence[float]) -> str:
-    """Write a range of hours or of money, from 1,000 on as `1.31k–2.03k`."""
-    return range_of(ends, lambda end: big(end) if end >= 999.5 else rounded(end))
+_span = partial(span, least=999.5)
+"""Writes a range of hours or of money, from 1,000 on in thousands or more."""
 
 
 def _won(gain: Gain) -> str:

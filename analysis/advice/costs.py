@@ -9,7 +9,7 @@ import numpy as np
 
 from tst_study.analysis import published
 from tst_study.analysis.advice.expected_gain import Gain
-from tst_study.analysis.advice.intended_run import ALWAYS, Choice, IntendedRun
+from tst_study.analysis.advice.intended_run import IntendedRun
 from tst_study.analysis.fits.law.law_answer import CHINCHILLA
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Model
@@ -116,7 +116,7 @@ def plans(run: IntendedRun, expected: Callable[[IntendedRun], Gain]) -> list[Pla
     loss = ends(worth_of_steps(run.with_steps(share), 1 / share), gain)
     shorter = run.with_steps(text)
     same = ends(worth_of_steps(shorter, 1 / text), expected(shorter))
-    if same and setting == Choice(*ALWAYS) and not run.mixture:
+    if same and setting == run.usual and not run.mixture:
         same = (*same[:2], max(same[2], same_text_at_3b()))
     return [
         Plan("same loss", share, share * run.raw, loss),

@@ -48,6 +48,8 @@ ALWAYS = (6, 0.3)
 enough text, unless our campaigns measured its size and length. At sizes and lengths left out of the
 law's fit, the settings that the law would choose are not shown to be better
 (`tests/analysis/test_advice.py`)."""
+MOST = (16, 0.5)
+"""The largest s and r for which the law of superposition is used."""
 MIXTURE = (16, 0.25)
 """The s and r of the only setting that was published for a mixture of experts."""
 PLAIN, OUTPUT_ONLY = "s = 4, r = 0.25", "s = 4, r = 0.25, output only"
@@ -129,7 +131,7 @@ class IntendedRun:
     text: float = math.inf
     """Tokens of text that are available; infinite if the user gave no number."""
     chosen: Choice | None = None
-    """The setting, if it is not to be chosen here."""
+    """The setting, if it is given and not to be chosen here."""
 
     @property
     def mixture(self) -> bool:
@@ -165,20 +167,25 @@ class IntendedRun:
     @cached_property
     def ours(self) -> dict[str, Any]:
         """The arm of our campaigns on `OWN_CORPUS` that says most about this run: a row of
-        `own_rows`, with its distance `far` in e-folds. It is `OUTPUT_ONLY` or else `PLAIN` within
-        `NEAR` of this size and length, and otherwise the nearest with output only."""
+        `own_rows`, with its distance `far` in e-folds. It is the nearest of the given setting, if
+        there is any; `OUTPUT_ONLY` or else, without a given setting, `PLAIN` within `NEAR` of this
+        size and length; and otherwise the nearest with output only."""
         rows = own_rows(OWN_CORPUS)
         rows = rows.assign(far=self.far(rows))
-        only = rows[rows["arm"] == OUTPUT_ONLY]
-        plain = rows[(rows["arm"] == PLAIN) & (rows["far"] <= NEAR)]
-        if only["far"].min() > NEAR and not plain.empty:
-            return list(rows_of(plain))[-1]
-        return list(rows_of(only[only["far"] <= max(NEAR, only["far"].min())]))[-1]
+        known = rows[rows["arm"] == str(self.chosen)]
+        if known.empty:
+            known = rows[rows["arm"] == OUTPUT_ONLY]
+            plain = rows[(rows["arm"] == PLAIN) & (rows["far"] <= NEAR)]
+            if self.chosen is None and known["far"].min() > NEAR and not plain.empty:
+                known = plain
+        return list(rows_of(known[known["far"] <= max(NEAR, known["far"].min())]))[-1]
 
     @property
     def is_ours(self) -> bool:
-        """Whether our campaigns measured a dense run of this size and length."""
-        return not self.mixture and bool(self.ours["far"] <= NEAR)
+        """Whether our campaigns measured a dense run of this size and length, with the given
+        setting if there is one."""
+        is_given = self.chosen is None or self.ours["arm"] == str(self.chosen)
+        return is_given and not self.mixture and bool(self.ours["far"] <= NEAR)
 
     def far(self, rows: pd.DataFrame) -> pd.Series:
         """Distance of each row from this run, in e-folds: the largest of the distances in active
@@ -192,13 +199,14 @@ class IntendedRun:
 
     @cached_property
     def others(self) -> list[dict[str, Any]]:
-        """Results of others (`published.others`) of grade A or B near this run, best grade first:
-        within 4 times in active parameters and, where the length is known, in length."""
+        """Results of others (`published.others`) of grade A or B near this run, best grade and
+        nearest size first: within 4 times in active parameters and, where the length is known, in
+        length."""
         rows = published.others()
-        rows = rows[rows["grade"].isin(["A", "B"]) & ~self.mixture]
-        rows = rows[np.abs(np.log(rows["params"] / self.size)) <= MUCH]
+        rows = rows.assign(off=np.abs(np.log(rows["params"] / self.size)))
+        rows = rows[rows["grade"].isin(["A", "B"]) & (rows["off"] <= MUCH) & ~self.mixture]
         rows = rows[~(np.abs(np.log(rows["tokens"] / self.tokens)) > MUCH)]
-        return list(rows_of(rows.sort_values("grade", kind="stable")))
+        return list(rows_of(rows.sort_values(["grade", "off"], kind="stable")))
 
     @cached_property
     def regime(self) -> str:
@@ -214,9 +222,15 @@ class IntendedRun:
         return known
 
     @property
+    def is_in_law(self) -> bool:
+        """Whether the law of superposition can be used for the setting: not for output only."""
+        is_larger = self.setting.bag_size > MOST[0] or self.setting.step_ratio > MOST[1]
+        return not (self.setting.output_only or is_larger)
+
+    @property
     def _known(self) -> str:
         near = self.nearest["far"]
-        if self.setting.output_only:
+        if not self.is_in_law:
             return "nobody"
         if self.mixture:
             same = self.setting == Choice(self.nearest["s"], self.nearest["r"])
@@ -247,6 +261,11 @@ class IntendedRun:
                 return "Probably"
         return word
 
+    @property
+    def usual(self) -> Choice:
+        """The setting of the paper's Table 1 for a model of this kind."""
+        return Choice(*(MIXTURE if self.mixture else ALWAYS))
+
     @cached_property
     def first(self) -> Choice:
         """The setting to advise if there is enough text for it."""
@@ -254,21 +273,21 @@ class IntendedRun:
             return self.chosen
         if self.is_ours or self.small:
             return Choice(4, 0.25, output_only=self.ours["arm"] == OUTPUT_ONLY)
-        return Choice(*(MIXTURE if self.mixture else ALWAYS))
+        return self.usual
 
     @cached_property
     def setting(self) -> Choice:
         """The setting to advise: `first` if there is enough text for it. Otherwise it is the
         setting with the largest gain by the law after the cost of repeated text, which may be read
         up to `MOST_EPOCHS` times: `first` again, or if that is clearly less than the best, the best
-        of s from 2 to 16 (for a mixture only that of `first`) and r from 0.1 to 0.5. If there is
+        of s from 2 (for a mixture only that of `first`) and r from 0.1 to `MOST`. If there is
         none, or if our campaigns measured this size and length, it is `OUTPUT_ONLY`, which reads no
         more text than a baseline."""
         first = self.first
         if self.text >= self.tokens * first.text or self.chosen:
             return first
-        bags = np.array([first.bag_size]) if self.mixture else np.arange(2.0, 17.0)
-        rows = settings(self.size, self.tokens, bags, np.arange(10, 51) / 100)
+        bags = np.array([first.bag_size]) if self.mixture else np.arange(2.0, MOST[0] + 1)
+        rows = settings(self.size, self.tokens, bags, np.linspace(0.1, MOST[1], 41).round(2))
         rows["reads"] = self.tokens * (1 + rows["step_ratio"] * (rows["bag_size"] - 1))
         rows = rows[rows["reads"] <= MOST_EPOCHS * self.text]
         if rows.empty or self.is_ours or first.output_only:

@@ -221,9 +221,8 @@ def _rung(
         sequences = config.batch.sequences
     sizes = [published.PARAMS[name] for name in ("270M", "600M", "3B")]
     rates = [published.LEARNING_RATE[name] for name in ("270M", "600M", "3B")]
-    here, planned = np.exp(
-        np.interp(np.log([smaller.size, run.size]), np.log(sizes), np.log(rates))
-    )
+    asked = np.log([smaller.size, run.size])
+    here, planned = np.exp(np.interp(asked, np.log(sizes), np.log(rates)))
     rate = config.optimizer.learning_rate * here / planned if config else here
     chosen = model.model_dump(mode="json", include=SHAPE, exclude_none=True)
     flops = smaller.tokens * flops_per_position(model, length)
@@ -240,19 +239,18 @@ def _scaled(like: Model, inner: float) -> Model:
     heads = like.attention_heads / like.key_value_heads
 
     def of_width(scale: float) -> Model:
+        def mlp(layer: Any) -> dict[str, int]:
+            return {"feed_forward_size": 32 * math.ceil(layer.feed_forward_size * scale / 32)}
+
         size = like.head_size
         groups = max(1, round(like.key_value_heads * scale))
-        experts = like.experts and like.experts.model_copy(
-            update={
-                "feed_forward_size": 32 * math.ceil(like.experts.feed_forward_size * scale / 32)
-            }
-        )
+        experts = like.experts and like.experts.model_copy(update=mlp(like.experts))
         return like.model_copy(
             update={
                 "hidden_size": size * max(1, round(like.hidden_size * scale / size)),
                 "key_value_heads": groups,
                 "attention_heads": round(groups * heads),
-                "feed_forward_size": 32 * math.ceil(like.feed_forward_size * scale / 32),
+                **mlp(like),
                 "layers": max(1, round(like.layers * scale)),
                 "experts": experts,
             }

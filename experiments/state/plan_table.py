@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, to_dict
 from tst_study.cost.compute import count_flops, flops_until
-from tst_study.cost.prices import Prices, mfu_source, range_of, rounded
+from tst_study.cost.prices import Prices, mfu_source, range_of, span
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.data.token_file import idx_path
 from tst_study.dry_run import TIMED, seconds_per_step
@@ -107,12 +107,13 @@ def table(
     def cells(members: Sequence[PlannedRun]) -> list[str]:
         """The FLOPs and hours of all these runs, which differ only in their seeds, and the raw
         tokens, epochs and latent tokens of one of them, those of its shared prefix included."""
-        hours = _range(_sums(costs[run.fingerprint].hours for run in members), rounded)
+        hours = _sums(costs[run.fingerprint].hours for run in members)
         one = facts[members[0].fingerprint]
         times = one["epochs"]
         read = "" if math.isnan(times) else f"{times:.2g}" if times < 9.95 else f"{times:,.0f}"
         flops = sum(facts[run.fingerprint]["flops"] for run in members)
-        return [f"{flops:.3g}", hours, big(one["raw_tokens"]), read, big(one["latent_tokens"])]
+        cost = [f"{flops:.3g}", "" if math.isnan(hours[0]) else span(hours)]
+        return [*cost, big(one["raw_tokens"]), read, big(one["latent_tokens"])]
 
     if often:
         most = max(often, key=lambda name: often[name])
@@ -125,7 +126,7 @@ def table(
     for run in shown:
         arms[f"{run.config.role} {_form(run.config, *SEEDS)}"].append(run)
         steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
-        wall = _range(costs[run.fingerprint].wall, lambda hours: duration(3600 * hours))
+        wall = _wall(costs[run.fingerprint].wall)
         state_there = states.get(run.fingerprint, "rate not chosen")
         rows.append([run.run_id, steps, *cells([run]), wall, state_there])
     rows_of_arms = [["arm", "runs", *headings]]
@@ -198,8 +199,8 @@ def _sums(hours: Iterable[list[float]]) -> list[float]:
     return [sum(ends) for ends in zip(*hours, strict=True)]
 
 
-def _range(hours: list[float], written: Callable[[float], str]) -> str:
-    return "" if math.isnan(hours[0]) else range_of(hours, written)
+def _wall(hours: list[float]) -> str:
+    return "" if math.isnan(hours[0]) else range_of(hours, lambda each: duration(3600 * each))
 
 
 def _in_words(costs: Sequence[Cost], prices: Prices, source: str, at_once: int) -> str:

@@ -65,11 +65,11 @@ class Prices:
         `hours`: the fewest and the most. The number format is always bfloat16, because the peaks
         and the published MFUs are for bfloat16.
         """
-        text = f"{range_of(hours, rounded)} GPU-hours of {self.device} in bfloat16"
+        text = f"{span(hours)} GPU-hours of {self.device} in bfloat16"
         price = self.per_gpu_hour
         if price is None:
             return text
-        costs = range_of([price * each for each in hours], rounded)
+        costs = span([price * each for each in hours])
         return f"{text}, costing {costs} ({price:g} per GPU-hour)"
 
     def unknown(self) -> str:
@@ -90,9 +90,9 @@ def range_of(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
     return "–".join(dict.fromkeys(map(written, ends or ())))
 
 
-def rounded(value: float) -> str:
-    """Format a number with two significant digits, as a whole number from 100 on, and with a unit,
-    such as 1.23M, from 100,000 on."""
-    if value >= 99_999.5:
-        return big(value)
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"
+def span(ends: Sequence[float], least: float = 99_999.5) -> str:
+    """Format a range of amounts. From `least` on, both ends have the unit of the lower one, such as
+    996k–1,540k; below, they have two significant digits, or from 100 on are whole numbers."""
+    if ends and ends[0] >= least:
+        return range_of(ends, lambda end: big(end, ends[0]))
+    return range_of(ends, lambda end: f"{end:,.0f}" if end >= 99.5 else f"{end:.2g}")
