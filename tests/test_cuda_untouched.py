@@ -50,27 +50,10 @@ torch.accelerator.current_stream = raising("current_stream")
 """
 
 
-def run(program: str) -> subprocess.CompletedProcess[str]:
-    ours = tuple(f"{ROOT / package}{os.sep}" for package in LAYERS)
-    preamble = NOBODY_TOUCHES_CUDA.format(ours=ours)
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", preamble + program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-
-
-def test_importing_any_module_of_ours_touches_no_cuda():
+def test_training_on_processors_and_importing_any_module_of_ours_touches_no_cuda(words, tmp_path):
     modules = [name for name in every_module() if name != "tst_study.evaluation.tasks"]  # lm-eval's
     assert {"tst_study.train", "tst_study.experiments.local.warm_server"} <= set(modules)
-    done = run(f"for name in {modules!r}: importlib.import_module(name)")
-    assert done.returncode == 0, done.stderr
-
-
-def test_runs_on_processors_leave_the_gpu_of_their_machine_alone(words, tmp_path):
     program = f"""
-from pathlib import Path
 from tst_study.train import train
 from tests.tiny_runs import MIXTURE, tiny
 for number, kind in enumerate(((), MIXTURE, ('execution.micro_batch=1',))):
@@ -78,8 +61,16 @@ for number, kind in enumerate(((), MIXTURE, ('execution.micro_batch=1',))):
     assert train(config, Path({str(tmp_path)!r}) / str(number), progress=False) == "done"
 assert not {{"torch._inductor.compile_fx", "wandb"}} & sys.modules.keys()  # seconds of every start
 assert torch.compile.__module__ == "torch"
+for name in {modules!r}:
+    importlib.import_module(name)
 """
-    done = run(program)
+    ours = tuple(f"{ROOT / package}{os.sep}" for package in LAYERS)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NOBODY_TOUCHES_CUDA.format(ours=ours) + program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -417,6 +417,7 @@ def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch):
         (curve(val_loss=math.inf), "diverged", "diverged"),
         ([*curve()[:1], *({**row, "val_loss": math.nan} for row in curve()[1:])], "done", ""),
         (curve(val_loss=math.nan), "diverged", "diverged"),
+        ([{"step": s, "val_loss": 4.0 if s == 10 else math.nan} for s in STEPS], "diverged", ""),
         (curve()[:-1], "failed", "ends before the last step: run (20 of 30)"),
         ([*curve(), {"step": 40, "loss": 3.0}], "done", "goes on after the last step: run (40"),
     ],
@@ -566,6 +567,7 @@ def test_a_store_that_is_not_read_is_named_with_its_export(name, said, tmp_path)
     ("one", "other", "words"),
     [
         ("run,step,loss\nr,30,1\n", "run,step,loss\nr,30,2\n", r"is in .*a\.csv and .*b\.csv"),
+        ("run,step,loss\nr,10,1\nr,20,1\n", "run,tokens,loss\nr,9e4,2\nr,1e5,2\n", "is in .*a"),
         ("run,N,D,loss\nr,1e8,1e9,3\nr,1e8,1e9,4\n", "", "line 3: run 'r' is also in .*line 2"),
         ('"x - loss","Step","x - loss"\n1,1,2\n', "", "column 'x - loss' is there twice"),
     ],

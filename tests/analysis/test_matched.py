@@ -102,6 +102,12 @@ def test_at_equal_data_only_the_question_about_these_very_runs_counts(tmp_path):
     found = matched(compare(load(tmp_path), asked)).set_index("kind").loc["equal data"]
     assert (found["seeds"], found["verdict"]) == (4, "better")
     assert found["gain"] == pytest.approx(0.05)
+    asked.append(asked[0].model_copy(update={"name": "these", "arm": whole}))
+    answered = compare(load(tmp_path), asked)
+    these = answered.verdicts.set_index("question").loc["these"]
+    own = matched(answered).set_index("kind").loc["equal data"]
+    assert (own["low"], own["high"]) == (these["low"], these["high"])
+    assert own["low"] < found["low"]  # as two questions of a family hold together
 
 
 @pytest.mark.parametrize(
@@ -117,6 +123,17 @@ def test_one_longer_and_worse_baseline_is_a_bound(steps, loss, note, tmp_path):
     write_run(tmp_path, config(0, steps=steps), loss)
     (row,) = rows_of_kind(matched(compare(load(tmp_path))), "equal loss").to_dict("records")
     assert row["note"].startswith(note)
+
+
+def test_what_a_missing_baseline_lacks_is_said(tmp_path):
+    def notes() -> list[str]:
+        return matched(compare(load(tmp_path)))["note"].tolist()
+
+    write_run(tmp_path, config(0, 4, 0.2), 3.4)
+    lacking = ["no baseline of equal FLOPs", "no baseline of equal data"]
+    assert notes() == [*lacking, "no baseline"]
+    write_run(tmp_path, config(1), 3.5)
+    assert notes() == [f"{lacking[0]} with its seeds", lacking[1], "no baseline with its seeds"]
 
 
 def test_settings_whose_labels_are_equal_keep_their_own_verdicts(tmp_path):

@@ -1,78 +1,109 @@
 """Ranks of one run: started on one machine or by Slurm, and what one says when another is gone."""
 
+import faulthandler
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from tests.tiny_runs import logged_step, tiny
+from tests.tiny_runs import fork, logged_step, tiny
 from tst_study import file_lock
+from tst_study.command_line import main
 from tst_study.config.schema import to_toml
+from tst_study.process import local_ranks
 from tst_study.process.rank_environment import ON_GPUS, adopt_slurm_ranks, prepare_for_gpus
 from tst_study.record import reader as run_record
 
-ROOT = Path(__file__).parents[2]
-Running = tuple[Path, subprocess.Popen[str]]
 # Far longer than ranks of a busy machine are apart: waiting costs no processor time.
 LONG = ("schedule.steps=10000000", "execution.log_every=5", "execution.timeout_seconds=60")
-COMMAND = """
-from tst_study.command_line import main
-from tst_study.process import local_ranks
-local_ranks.GRACE_SECONDS = 3.0
-main()
-"""
 
 
-def start(
-    corpus: Path, folder: Path, *overrides: str, variables: Sequence[tuple[str, str]] = ()
-) -> subprocess.Popen[str]:
-    config = folder.parent / "run.toml"
-    config.write_text(to_toml(tiny(corpus, *overrides)))
-    command = [sys.executable, "-c", COMMAND, "train", str(config), "--processes", "2"]
-    return subprocess.Popen(
-        [*command, "--folder", str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", **dict(variables)},
-        start_new_session=True,  # a group of its own, as a shell gives it
-    )
+class Forked:
+    """A rank that is forked where `subprocess.Popen` would start it anew, which saves the seconds
+    of its imports."""
+
+    def __init__(self, command, *, env, preexec_fn, start_new_session):
+        assert start_new_session
+
+        def work() -> None:
+            faulthandler.disable()  # it would print the stack of a rank that is aborted
+            os.setsid()
+            preexec_fn()
+            os.environ.update(env)
+            sys.argv = ["tst-study", *command[3:]]
+            main()
+
+        self.process = fork(work)
+        self.kill, self.wait = self.process.kill, self.process.join
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    returncode = property(poll)
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+
+@dataclass(frozen=True)
+class Running:
+    """Two ranks in the middle of a long run, and their launcher."""
+
+    folder: Path
+    launcher: BaseProcess
+
+    def rank(self, number: int) -> int:
+        return psutil.Process(self.launcher.pid).children()[number].pid
+
+    def said(self, stream: str) -> list[str]:
+        """What launcher and ranks had said once they had all ended."""
+        self.launcher.join()
+        return self.folder.with_name(stream).read_text().splitlines()
 
 
 @pytest.fixture
 def running(words: Path, tmp_path: Path) -> Running:
-    """Two ranks in the middle of a long run."""
+    (tmp_path / "run.toml").write_text(to_toml(tiny(words, *LONG)))
     folder = tmp_path / "run"
-    launcher = start(words, folder, *LONG)
+
+    def launch() -> None:
+        os.setsid()  # a group of its own, as a shell gives it
+        for number, stream in enumerate(("stdout", "stderr"), 1):
+            os.dup2(os.open(tmp_path / stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+            setattr(sys, stream, os.fdopen(number, "w", buffering=1))
+        local_ranks.GRACE_SECONDS = 3.0
+        local_ranks.subprocess = SimpleNamespace(Popen=Forked)
+        sys.argv = ["tst-study", "train", str(tmp_path / "run.toml"), "--processes", "2"]
+        sys.argv += ["--folder", str(folder)]
+        main()
+
+    launcher = fork(launch)
     while logged_step(folder) < 10:
-        assert launcher.poll() is None, launcher.communicate()[1]
+        assert launcher.is_alive(), (tmp_path / "stderr").read_text()
         time.sleep(0.05)
-    return folder, launcher
-
-
-def process_of_rank(launcher: subprocess.Popen[str], rank: int) -> int:
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    for child in map(int, children):
-        if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-            return child
-    raise AssertionError(f"no rank {rank}")
+    return Running(folder, launcher)
 
 
 def test_two_processes_train_a_run(words, tmp_path):
-    folder = tmp_path / "run"
+    config, folder = tmp_path / "run.toml", tmp_path / "run"
+    config.write_text(to_toml(tiny(words, "execution.parallel=auto")))
+    train = ["-m", "tst_study", "train", config, "--processes", "2", "--folder", folder]
     # As some job managers do for a job of one process.
-    alone = [("RANK", "0"), ("WORLD_SIZE", "1")]
-    launcher = start(words, folder, "execution.parallel=auto", variables=alone)
-    said, errors = launcher.communicate()
-    assert launcher.returncode == 0, errors
-    assert said.splitlines().count(f"done: {folder}") == 1
+    alone = {"RANK": "0", "WORLD_SIZE": "1"}
+    done = subprocess.run(
+        [sys.executable, *train], env=os.environ | alone, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines().count(f"done: {folder}") == 1
     record = run_record.read(folder)
     segment = record.segments[0]
     assert len(record.metrics) == 20
@@ -97,13 +128,12 @@ ABORTED = "rank 0 was ended by SIGABRT"
     ],
 )
 def test_ranks_do_not_outlive_one_that_dies_or_hangs(running, rank, number, said, recorded):
-    folder, launcher = running
-    os.kill(process_of_rank(launcher, rank), number)
-    errors = launcher.communicate()[1].splitlines()
-    assert launcher.returncode != 0
+    os.kill(running.rank(rank), number)
+    errors = running.said("stderr")
+    assert running.launcher.exitcode != 0
     assert any(said in line for line in errors), errors
     assert sum(line.startswith("error:") for line in errors) <= 1, errors
-    status = run_record.read_status(folder)
+    status = run_record.read_status(running.folder)
     assert status["state"] == "failed"
     assert re.search(recorded, status["message"])
     assert status["step"] > 0
@@ -111,25 +141,21 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(running, rank, number, said
 
 def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running):
     """A terminal sends Ctrl-C to its whole process group."""
-    folder, launcher = running
-    os.killpg(launcher.pid, signal.SIGINT)
-    output, errors = launcher.communicate()
-    assert output.splitlines()[-1] == f"preempted: {folder}; the same command goes on from there", (
-        errors
-    )
-    assert run_record.read(folder).state == "preempted"
-    assert list((folder / "checkpoints").glob("step-*"))
+    os.killpg(running.launcher.pid, signal.SIGINT)
+    preempted = f"preempted: {running.folder}; the same command goes on from there"
+    assert running.said("stdout")[-1] == preempted, running.said("stderr")
+    assert run_record.read(running.folder).state == "preempted"
+    assert list((running.folder / "checkpoints").glob("step-*"))
 
 
 def test_ranks_listen_on_the_loopback_alone_and_do_not_outlive_their_launcher(running):
-    folder, launcher = running
-    ranks = psutil.Process(launcher.pid).children()
+    ranks = psutil.Process(running.launcher.pid).children()
     doors = [door for rank in ranks for door in rank.net_connections() if door.status == "LISTEN"]
     assert {door.laddr.ip for door in doors} == {"127.0.0.1"}
-    launcher.kill()
-    # Both pipes are at their end once every rank is gone.
-    assert "preempted" not in launcher.communicate()[0]
-    assert not file_lock.is_held(folder)
+    running.launcher.kill()
+    psutil.wait_procs(ranks)
+    assert "preempted" not in " ".join(running.said("stdout"))
+    assert not file_lock.is_held(running.folder)
 
 
 SLURM = {

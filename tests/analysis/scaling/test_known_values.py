@@ -85,9 +85,7 @@ def test_a_law_comes_out_of_budgets_in_billions(name, tmp_path):
 
 FRONTIERS = {  # exponents of the compute-optimal size, as published
     "Porian, as Kaplan": 0.834,
-    "Porian, with the head's FLOPs": 0.701,
     "Llama 3": 0.469,
-    "Llama 3, over fewer budgets": 0.463,
     "Marin, DCLM": 0.391,
 }
 
