@@ -4,12 +4,13 @@ import math
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import example as also
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import example
 from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate_factor, plan_phases
-from tst_study.config.schema import Schedule
+from tst_study.config.schema import BatchWarmup, Config, Schedule
 from tst_study.cost.compute import count_flops, steps_at_equal_flops
 from tst_study.errors import UserError
 
@@ -97,6 +98,29 @@ def test_a_warm_up_of_equal_flops_has_more_steps_and_costs_the_same_in_total(
     flops = count_flops(example("superposition={}", *run, f"schedule.steps={more}"))
     assert more == pytest.approx(steps / (1 - 0.3 * 0.75), rel=0.02, abs=2)
     assert flops.total == pytest.approx(steps * flops.per_step, abs=0.55 * flops.per_step)
+
+
+@settings(max_examples=12)
+@given(steps=st.integers(200, 320), share=st.floats(0.05, 1), parts=st.sampled_from((2, 3, 4)))
+@also(307, 1.0, 4)
+@also(1003, 0.95, 4)
+def test_no_number_of_steps_is_nearer_to_equal_flops(steps: int, share: float, parts: int) -> None:
+    whole, rival = (
+        example("superposition={}", "batch.sequences=12"),
+        {"parts": parts, "step_ratio": share},
+    )
+
+    def run(length: int) -> Config:
+        schedule = whole.schedule.model_copy(update={"steps": length})
+        changed = {"schedule": schedule, "batch_warmup": BatchWarmup(**rival)}
+        return whole.model_copy(update=changed)
+
+    def away(length: int) -> int:
+        flops = count_flops(run(length))
+        return abs(flops.total - steps * flops.per_step)
+
+    nearest = min(map(away, range(steps, parts * steps + parts)))
+    assert away(steps_at_equal_flops(run(steps))) == nearest
 
 
 def test_a_run_too_short_for_equal_flops_is_refused() -> None:

@@ -45,6 +45,12 @@ def test_every_loss_is_accepted_on_tensor_ranks(tmp_path):
         check(config, 2)
 
 
+def test_sequences_of_a_small_step_that_do_not_divide_by_the_ranks_are_refused(tmp_path):
+    rival = ("superposition={}", "batch_warmup={parts = 4, step_ratio = 0.5}", "batch.sequences=4")
+    with pytest.raises(UserError, match="batch_warmup: a small step's 1 sequences do not divide"):
+        check(tiny(tmp_path, *rival), 2)
+
+
 @pytest.mark.parametrize(("ranks", "layout", "others", "message"), REFUSALS, ids=str)
 def test_refusals_name_key_reason_and_remedy(tmp_path, ranks, layout, others, message):
     overrides = [f"execution.parallel.{entry}" for entry in layout]

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from tst_study.config.keys import sections_of
 from tst_study.config.phase_plan import plan_phases
-from tst_study.config.schema import RIVALS, AddedLater, Config, Warmup, to_dict
+from tst_study.config.schema import RIVALS, AddedLater, Config, to_dict
 from tst_study.config.superposition_setting import ABLATIONS
 from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import weight_rows
@@ -131,10 +131,11 @@ def identity_form(
         experts = {"router_z_loss": 0.0, **form["model"]["experts"]}
         form["model"] = {**form["model"], "experts": experts}
     form["superposition"] = _superposition(form["superposition"], form["schedule"])
-    for key in RIVALS:
+    for key, kind in RIVALS.items():
         if form.get(key):
-            rival = Warmup(**form[key])
-            form[key] = {"parts": rival.parts, "steps": rival.steps(form["schedule"]["steps"])}
+            rival = kind(**form[key])
+            small = sum(steps for steps, _ in rival.stages(form["schedule"]["steps"]))
+            form[key] = rival.model_dump(exclude={"step_ratio"}) | {"steps": small}
     if form.get("data_seed") == form["seed"]:
         del form["data_seed"]
     if form.get("initial_weights") is None:  # in old records; null had no effect

@@ -11,9 +11,10 @@ phases, on which the switch between them has no effect.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from tst_study.config.schema import RIVALS, Config, LabelSmoothing, Schedule, SuperposedPhase
+from tst_study.config.schema import Config, LabelSmoothing, Schedule, SuperposedPhase
 from tst_study.superposition.loss_kinds import MultiHot
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phase, Phases, superposed_steps
 
@@ -53,28 +54,35 @@ class PhasePlan(Phases):
     """Latent positions per sequence of a whole step, L."""
     label_smoothing: LabelSmoothing | None = None
     """Smoothing of the targets in some next-token steps; None if there is none."""
-    small_steps: int = 0
-    """The first steps, each of which reads one part of a whole step."""
-    parts: tuple[int, int] = (1, 1)
-    """The numbers of parts into which small steps divide the sequences of a whole step, and the
-    positions of each sequence."""
+    small: tuple[tuple[int, tuple[int, int]], ...] = ()
+    """The stages of small steps, with which the run begins: of each stage the number of steps, and
+    the numbers of parts into which they divide the sequences of a whole step, and the positions of
+    each sequence. A step reads one part, and a stage all parts of some whole steps."""
+
+    @property
+    def small_steps(self) -> int:
+        """The number of small steps, which are the first ones."""
+        return sum(steps for steps, _ in self.small)
 
     def reads(self, step: int) -> Reads:
         """Return the text that a step reads. The small steps read all parts of a whole step, one
         after another, before they go on to the next whole step."""
-        parts = self.parts if step < self.small_steps else (1, 1)
-        many = self.parts[0] * self.parts[1]
-        whole, part = divmod(step, many)
-        if step >= self.small_steps:
-            whole, part = self.small_steps // many + step - self.small_steps, 0
+        first, parts = 0, (1, 1)  # the first whole step of the stage, and its parts
+        for steps, parts in (*self.small, (self.steps, (1, 1))):
+            if step < steps:
+                break
+            step, first = step - steps, first + steps // math.prod(parts)
+        whole, part = divmod(step, math.prod(parts))
         sequences, length = self.sequences // parts[0], self.sequence_length // parts[1]
         of_sequences, of_positions = divmod(part, parts[1])
+        whole += first
         return Reads(whole, of_sequences * sequences, sequences, of_positions * length, length)
 
     @property
     def stages(self) -> tuple[int, ...]:
         """The first step of each stage. All steps of a stage read and cost the same."""
-        return tuple(sorted({0, self.small_steps, self.superposed_steps}))
+        small = accumulate(steps for steps, _ in self.small)
+        return tuple(sorted({0, *small, self.superposed_steps}))
 
     def total(self, done: int, of_step: Callable[[int], int]) -> int:
         """Sum `of_step` over the first `done` steps. It must have one value in each stage."""
@@ -140,7 +148,11 @@ def plan_phases(config: Config) -> PhasePlan:
     superposed = superposed_steps(steps, chosen.bag_size, chosen.step_ratio, chosen.steps)
     if not superposed:
         chosen = SuperposedPhase()
-    divided = {RIVALS[key]: rival.parts for key, rival in config.rivals.items()}
+    small = tuple(
+        (count, (parts, 1) if rival.divided == "sequences" else (1, parts))
+        for rival in config.rivals.values()
+        for count, parts in rival.stages(steps)
+    )
     return PhasePlan(
         steps=steps,
         superposed_steps=superposed,
@@ -151,8 +163,7 @@ def plan_phases(config: Config) -> PhasePlan:
         sequences=config.batch.sequences,
         sequence_length=config.batch.sequence_length,
         label_smoothing=config.label_smoothing,
-        small_steps=sum(rival.steps(steps) for rival in config.rivals.values()),
-        parts=(divided.get("sequences", 1), divided.get("sequence_length", 1)),
+        small=small,
     )
 
 

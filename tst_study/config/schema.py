@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tomli_w
 from pydantic import (
@@ -250,23 +250,68 @@ class LabelSmoothing(Strict):
         return self.first_step <= step + 1 <= self.last_step
 
 
-class Warmup(Strict):
-    """A rival of superposition: the first steps are smaller. Each reads and costs only a part of a
-    whole step, so at equal total FLOPs the run has more steps (set `schedule.steps`)."""
+class Rival(Strict):
+    """A rival of superposition: the first steps are smaller, and each reads and costs only a part
+    of a whole step."""
+
+    divided: ClassVar[Literal["sequences", "sequence_length"]]
+    """The key of `[batch]` that is divided into parts."""
+    words: ClassVar[str]
+    """A template of the words for it in labels, with its keys as fields."""
+
+    step_ratio: Fraction
+    """Small share r of the steps; their number is rounded so that they read the text of whole
+    steps."""
+
+    @property
+    def group(self) -> tuple[tuple[int, int], ...]:
+        """The fewest small steps, stage by stage: the number of steps, and that of the parts of a
+        whole step of which each of them reads one. Every stage reads all parts of whole steps, so
+        the first number is a multiple of the second."""
+        raise NotImplementedError
+
+    @property
+    def group_size(self) -> int:
+        """The fewest small steps."""
+        return sum(steps for steps, _ in self.group)
+
+    def stages(self, of: int) -> tuple[tuple[int, int], ...]:
+        """Return the stages of the small steps in a run of `of` steps, as `group` does."""
+        size = self.group_size
+        groups = min(round(self.step_ratio * of / size), of // size)
+        return tuple((groups * steps, parts) for steps, parts in self.group)
+
+
+class Warmup(Rival):
+    """A rival all of whose small steps are of one size."""
+
+    words = "from 1/{parts} over {step_ratio:.3g} of the steps"
 
     parts: Annotated[int, Field(ge=2, le=2**20), COUNT]
     """Small steps that together read the text of one whole step."""
-    step_ratio: Fraction
-    """Small share r of the steps; their number is rounded to a multiple of `parts`."""
 
-    def steps(self, of: int) -> int:
-        """Return the number of small steps in a run of `of` steps."""
-        return self.parts * min(round(self.step_ratio * of / self.parts), of // self.parts)
+    @property
+    def group(self) -> tuple[tuple[int, int], ...]:
+        return ((self.parts, self.parts),)
 
 
-RIVALS = {"batch_warmup": "sequences", "sequence_warmup": "sequence_length"}
-"""The keys of the config that hold a `Warmup`, each with the key of `[batch]` that its `parts`
-divide in the small steps. At most one of them is set, and only without superposition."""
+class BatchWarmup(Warmup):
+    """A rival of superposition: the first steps read fewer sequences. Each costs only a part of a
+    whole step, so at equal total FLOPs the run has more steps (set `schedule.steps`)."""
+
+    divided = "sequences"
+
+
+class SequenceWarmup(Warmup):
+    """A rival of superposition: the first steps read shorter sequences. Each costs only a part of a
+    whole step, so at equal total FLOPs the run has more steps (set `schedule.steps`)."""
+
+    divided = "sequence_length"
+
+
+RIVALS: Mapping[str, type[Rival]] = {"batch_warmup": BatchWarmup, "sequence_warmup": SequenceWarmup}
+"""The keys of the config that hold a rival. At most one of them is set, and only without
+superposition."""
 
 
 class Corpus(Strict):
@@ -497,9 +542,9 @@ class Config(Strict):
     superposition: SuperposedPhase = SuperposedPhase()
     label_smoothing: Annotated[LabelSmoothing | None, AddedLater(None)] = None
     """Soft targets in some next-token steps; by default none."""
-    batch_warmup: Annotated[Warmup | None, AddedLater(None)] = None
+    batch_warmup: Annotated[BatchWarmup | None, AddedLater(None)] = None
     """The first steps read fewer sequences; by default none do."""
-    sequence_warmup: Annotated[Warmup | None, AddedLater(None)] = None
+    sequence_warmup: Annotated[SequenceWarmup | None, AddedLater(None)] = None
     """The first steps read shorter sequences; by default none do."""
     data: Data
     batch: Batch
@@ -520,7 +565,7 @@ class Config(Strict):
         return self.seed if self.data_seed is None else self.data_seed
 
     @property
-    def rivals(self) -> dict[str, Warmup]:
+    def rivals(self) -> dict[str, Rival]:
         """The rivals of superposition that the config sets, by their key."""
         return {key: given for key in RIVALS if (given := getattr(self, key)) is not None}
 
@@ -552,15 +597,15 @@ class Config(Strict):
         for key, rival in self.rivals.items():
             if len(set_up) > 1:
                 raise ValueError(f"{' and '.join(set_up)} are both set: keep one")
-            whole = getattr(self.batch, RIVALS[key])
-            if whole % rival.parts:
+            whole = getattr(self.batch, rival.divided)
+            if odd := [parts for _, parts in rival.group if whole % parts]:
                 raise ValueError(
-                    f"{key}.parts = {rival.parts} does not divide batch.{RIVALS[key]} = {whole}"
+                    f"{key}: {odd[0]} parts do not divide batch.{rival.divided} = {whole}"
                 )
-            if not rival.steps(steps):
+            if not rival.stages(steps)[0][0]:
                 raise ValueError(
                     f"{key}.step_ratio = {rival.step_ratio:g} of {steps} steps is less than one "
-                    f"group of {rival.parts} small steps: raise it, or leave {key} out"
+                    f"group of {rival.group_size} small steps: raise it, or leave {key} out"
                 )
 
 

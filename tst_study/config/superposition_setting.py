@@ -79,7 +79,6 @@ class Ablation:
         return self.labels[value].replace(" ", "_") if self.at_switch else value
 
 
-SMALL_STEPS = "from 1/{parts} over {step_ratio:.3g} of the steps"
 ABLATIONS = (
     Ablation(
         "mode",
@@ -132,7 +131,7 @@ ABLATIONS = (
         {},
         words="{epsilon:g} in steps {first_step} to {last_step}",
     ),
-    *(Ablation(key, key, None, {}, words=SMALL_STEPS) for key in RIVALS),
+    *(Ablation(key, key, None, {}, words=rival.words) for key, rival in RIVALS.items()),
     Ablation("named_arm", "", None, {}),  # of imported runs, for example another optimizer
 )
 COLUMNS = (

@@ -126,13 +126,19 @@ def steps_at_equal_flops(config: Config) -> int:
     if the nearest number differs by more than `EQUAL_WITHIN`, as it may in a short run."""
     steps, whole = config.schedule.steps, count_flops(config).per_step
 
-    def away(other: int) -> int:
+    def flops(other: int) -> int:
         schedule = config.schedule.model_copy(update={"steps": other})
-        changed = config.model_copy(update={"schedule": schedule})
-        return abs(flops_until(config.model, plan_phases(changed), other) - steps * whole)
+        plan = plan_phases(config.model_copy(update={"schedule": schedule}))
+        return flops_until(config.model, plan, other)
 
-    near = round(steps * steps * whole / count_flops(config).total)
-    around = 2 * max(plan_phases(config).parts)  # small steps come in groups of so many parts
+    def away(other: int) -> int:
+        return abs(flops(other) - steps * whole)
+
+    # Small steps come in groups. Their rounding hardly changes the mean cost of a step in a long
+    # run, and does in this one.
+    long = 10_000 * steps
+    near = round(steps * long * whole / flops(long))
+    around = 2 * max((rival.group_size for rival in config.rivals.values()), default=0)
     found = min(range(max(steps, near - around), near + around + 1), key=away)
     if (off := away(found) / (steps * whole)) > EQUAL_WITHIN:
         raise UserError(

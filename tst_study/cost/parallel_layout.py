@@ -38,8 +38,8 @@ def check(config: Config, ranks: int) -> None:
     small = plan_phases(config).reads(0)
     if small.sequences % sharers and not sequences % sharers:
         raise UserError(
-            f"batch_warmup: a small step's {small.sequences} sequences do not divide by the "
-            f"{sharers} data-parallel ranks; lower batch_warmup.parts or the number of ranks"
+            f"{' '.join(config.rivals)}: a small step's {small.sequences} sequences do not divide "
+            f"by the {sharers} data-parallel ranks; take fewer ranks, or more batch.sequences"
         )
     if sequences % sharers:
         raise UserError(

@@ -38,8 +38,7 @@ class Due:
         execution = config.execution
         forks = done in execution.keep_steps  # other runs fork here, perhaps at their own switch
         last = done == config.schedule.last_step
-        switches = done in (plan.superposed_steps, plan.small_steps)
-        self.is_last, is_phase_end = last, forks or switches
+        self.is_last, is_phase_end = last, forks or done in plan.stages
         self.logs = last or logs or is_phase_end or is_multiple_of(execution.log_every)
         self.evaluates = last or is_multiple_of(execution.evaluate_every)
         self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
