@@ -30,18 +30,16 @@ def _complete_study(incomplete: str) -> list[str]:
     files = [
         path for kind in ("*.toml", "*.py", "*/") for path in glob(f"{escape(incomplete)}{kind}")
     ]
-    every = (*catalogue.STUDIES, *catalogue.GRIDS, *files)
+    every = (*catalogue.STUDIES, *files)
     return [name for name in every if name.startswith(incomplete)]
 
 
 def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
     from tst_study.experiments.studies import catalogue
-    from tst_study.experiments.studies.study_file import scales
 
     named = (context.params.get("study") or ["laptop"])[0]
-    _, known = catalogue.described().get(named, ("", []))
-    if not known and Path(named).is_file():
-        known = scales(Path(named))
+    path = catalogue.STUDIES.get(named, Path(named))
+    known = catalogue.scales_of(path) if path.is_file() else []
     return [item for item in known if item.startswith(incomplete)]
 
 
@@ -141,7 +139,7 @@ def studies(
 def new(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
     """Write a grid with comments, to start a study of one's own from, and a run.toml as its base
     if there is none."""
-    from tst_study.experiments.studies.scales import HERE
+    from tst_study.experiments.studies.catalogue import HERE
 
     if file.suffix != ".toml" or file.exists():
         raise UserError(

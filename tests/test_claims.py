@@ -20,7 +20,6 @@ from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
 from tst_study.analysis.verdict.question import read_questions
 from tst_study.analysis.wording import gain
-from tst_study.experiments.studies.what_does_the_work import FAMILY_1
 from tst_study.paper_figures.answers import answers
 from tst_study.paper_figures.report.sections import verdicts as grids_of_verdicts
 
@@ -124,7 +123,7 @@ def against_the_best_batch() -> list[dict[str, Any]]:
     asked = [
         one.model_copy(update={"against": best, "method": "moderated-1"})
         for one in QUESTIONS
-        if one.family == FAMILY_1 and one.arm != best
+        if one.family == "every arm against the baseline" and one.arm != best
     ]
     runs = summary(PARTS).tables.runs
     return compare(runs, asked).verdicts.to_dict("records")[:8]

@@ -83,6 +83,8 @@ class Arm(_Strict):
         for name, value in self.where.items():
             values = _several(value)
             if "." in name:
+                if name == "data.corpora":
+                    values = tuple(json.dumps(_by_name(json.loads(str(one)))) for one in values)
                 declared = [_declared(config, name) for config in table["config"].array[chosen]]
                 chosen = chosen.copy()
                 chosen[chosen] = [any(_same(cell, one) for one in values) for cell in declared]
@@ -107,6 +109,10 @@ REMOVED = {"superposition.pooling": "mean"}
 effect without them."""
 
 
+NULL = "null"
+"""The text by which questions name null. Older questions do not name every key that is null."""
+
+
 def _declared(config: Any, key: str) -> Any:
     """Return the value of a dotted key in a config (JSON text); `_ABSENT` without config or key."""
     if key in REMOVED and isinstance(config, str):
@@ -114,8 +120,15 @@ def _declared(config: Any, key: str) -> Any:
         return json.loads(config).get(section, {}).get(name, REMOVED[key])
     value: Any = declared(config) if isinstance(config, str) else {}
     for name in key.split("."):
+        if value is None:
+            break  # keys of a section that is null
         value = value.get(name, _ABSENT) if isinstance(value, dict) else _ABSENT
-    return value
+    return _by_name(value) if key == "data.corpora" and value is not _ABSENT else value
+
+
+def _by_name(texts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return texts by the names of their folders, which lie elsewhere on every machine."""
+    return [{**text, "path": Path(text["path"]).name} for text in texts]
 
 
 @functools.lru_cache(4096)
@@ -363,7 +376,11 @@ def _asked(question: Question) -> str:
     arms = {
         side: {
             **arm.model_dump(),
-            "where": {k: v for k, v in arm.where.items() if k != "seed" and REMOVED.get(k) != v},
+            "where": {
+                key: value
+                for key, value in arm.where.items()
+                if key != "seed" and value not in (REMOVED.get(key), NULL)
+            },
         }
         for side, arm in (("arm", question.arm), ("against", question.against))
     }

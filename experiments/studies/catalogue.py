@@ -2,7 +2,7 @@
 
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,39 +13,36 @@ from tst_study.config.schema import load as load_config
 from tst_study.config.schema import read_toml, to_dict
 from tst_study.errors import UserError, one_line, one_of
 from tst_study.experiments.corpora import by_folder
-from tst_study.experiments.studies import gate, laptop, optimizers, tuned, what_does_the_work
 from tst_study.experiments.studies.grid import Declared
-from tst_study.experiments.studies.scales import SCALES
 from tst_study.experiments.studies.study_file import StudyFile, scaled, scales
 from tst_study.experiments.study import Study
 from tst_study.record.reader import find_run_folders
 
-STUDIES: dict[str, Declared] = {
-    "laptop": laptop.STUDY,
-    "gate": gate.STUDY,
-    "optimizers": optimizers.STUDY,
-    "what-does-the-work": what_does_the_work.STUDY,
-    "tuned": tuned.STUDY,
-}
+HERE = Path(__file__).parent
+STUDIES = {path.stem: path for path in (*sorted(HERE.glob("*.toml")), HERE / "tuned.py")}
+"""The files of the bundled studies, by name."""
 
-GRIDS = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
-"""The bundled studies that are grid files, by name."""
+
+def scales_of(path: Path) -> list[str]:
+    """Return the names of the scales of a study's file."""
+    return scales(path) if path.suffix == ".toml" else list(_declared(path))
 
 
 def described() -> dict[str, tuple[str, list[str]]]:
     """Return what every bundled study asks, and its scales, by name."""
-    declared = {
-        name: (f"{one.title}. {one.claims}", list(one.scales)) for name, one in STUDIES.items()
+    asks = {
+        name: read_toml(path)["asks"] if path.suffix == ".toml" else load(name).asks
+        for name, path in STUDIES.items()
     }
-    grids = {name: (read_toml(path)["asks"], scales(path)) for name, path in GRIDS.items()}
-    return declared | grids
+    return {name: (asks[name], scales_of(path)) for name, path in STUDIES.items()}
 
 
 def write_bundled(name: str, scale: str | None, to: Path) -> list[Path]:
     """Write a bundled grid, at one of its scales, as a file of the user's, and the run config on
     which it builds beside it. Returns the paths. Raises `UserError` for a study that is not a grid,
     and for a file that exists."""
-    path = GRIDS[one_of(name, GRIDS, "grid")]
+    grids = [name for name, path in STUDIES.items() if path.suffix == ".toml"]
+    path = STUDIES[one_of(name, grids, "grid")]
     base = to.with_name(f"{to.stem}.run.toml")
     for file in (to, base):
         if file.exists():
@@ -81,20 +78,13 @@ def load(
     above = (runs, *runs.absolute().parents) if runs else ()
     if not all(path.is_dir() for path in above if path.exists()):
         raise UserError(f"{runs}: Not a directory; name a folder")
-    kind = None if {*names} & {*STUDIES, *GRIDS} else source_kind(names[0])
-    first = names[0]
+    kind = None if {*names} & {*STUDIES} else source_kind(names[0])
     if kind == "run config":
         study = _of_configs(names, scale)
     elif len(names) > 1:
-        raise UserError(f"{first}: a study of its own; name nothing but run configs beside it")
-    elif kind == "python":
-        study = _of_python(Path(first), scale)
-    elif kind == "grid":
-        study = _of_grid(Path(first), scale, Path(first).parent)
-    elif first in GRIDS:
-        study = _of_grid(GRIDS[first], scale or ("quick" if scales(GRIDS[first]) else None), Path())
+        raise UserError(f"{names[0]}: a study of its own; name nothing but run configs beside it")
     else:
-        study = _declared(first, STUDIES[one_of(first, [*STUDIES, *GRIDS], "study")], scale)
+        study = _of_file(names[0], kind is None, scale)
     suffix = f"-{study.scale}" if study.scale else ""
     folder = runs or study.home / "runs" / f"{study.name}{suffix}"
     more = (recorded,) if recorded else ()
@@ -109,6 +99,19 @@ def load(
     if own_folder:
         study.check_folder()
     return study
+
+
+def _of_file(name: str, bundled: bool, scale: str | None) -> Study:
+    """Return the study of a file, or the bundled one of a name, at a scale: by default the first,
+    but `quick` for a bundled one."""
+    path = STUDIES[one_of(name, STUDIES, "study")] if bundled else Path(name)
+    home, of = (Path(), f" of study {name!r}") if bundled else (path.parent, f" of {path}")
+    known = scales_of(path)
+    if scale and not known:
+        raise UserError(f"--scale {scale}: {name} has no scales; leave it out")
+    first = "quick" if bundled and "quick" in known else next(iter(known), "")
+    chosen = one_of(scale, known, "scale", of) if scale else first
+    return (_of_grid if path.suffix == ".toml" else _of_python)(path, chosen, home)
 
 
 def source_kind(source: str) -> str | None:
@@ -147,36 +150,10 @@ def run_configs(folder: Path) -> list[Path]:
     return [path for path in files if {"model", "data"} & read_toml(path).keys()]
 
 
-def _declared(name: str, declared: Declared, scale: str | None, first: str = "quick") -> Study:
-    """Return a study in Python at a scale, by default the `first`; if its parts are lists, it has
-    no scales."""
-    caveat, parts, questions = "", declared.parts, declared.questions
-    if scale and not callable(parts):
-        raise UserError(f"--scale {scale}: {name} has no scales; leave it out")
-    scale = (scale or first) if callable(parts) else ""
-    if scale:
-        chosen = SCALES[one_of(scale, declared.scales, "scale", f" of study {name!r}")]
-        parts = parts(chosen) if callable(parts) else parts
-        questions = questions(chosen) if callable(questions) else questions
-        caveat = chosen.caveat
-    if callable(parts) or callable(questions):
-        raise UserError(f"{name}: has functions of a scale, but names no scales; give lists")
-    at_scale = f" ({scale})" if scale else ""
-    return Study(
-        name=name,
-        scale=scale,
-        title=f"{declared.title}{at_scale}",
-        claims=f"{declared.claims} {caveat}".strip(),
-        corpora=by_folder(*declared.texts),
-        runs=lambda results: [run for part in parts for run in part.runs(name, results)],
-        questions=questions,
-    )
-
-
-def _of_python(path: Path, scale: str | None) -> Study:
-    """Return the study that a Python file declares as `STUDY`."""
-    home = path.absolute().parent
-    sys.path.insert(0, str(home))
+def _declared(path: Path) -> Mapping[str, Declared]:
+    """Return what a Python file declares as `STUDY`, by scale; without scales, by an empty name."""
+    home = str(path.absolute().parent)
+    sys.path.insert(0, home)
     try:
         declared = runpy.run_path(str(path))["STUDY"]
     except KeyError:
@@ -186,34 +163,49 @@ def _of_python(path: Path, scale: str | None) -> Study:
     except Exception as error:  # whatever a user's code may raise
         raise UserError(f"{path}: {one_line(error)}; mend the file") from error
     finally:
-        sys.path.remove(str(home))
-    if not isinstance(declared, Declared):
+        sys.path.remove(home)
+    by_scale = declared if isinstance(declared, Mapping) else {"": declared}
+    if not all(isinstance(each, Declared) for each in by_scale.values()):
         raise UserError(f"{path}: STUDY is no `Declared` of tst_study.experiments; make it one")
+    return by_scale
+
+
+def _of_python(path: Path, scale: str, home: Path) -> Study:
+    declared = _declared(path)[scale]
+    above = path.absolute().parent
     imported = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     files = {Path(file).resolve() for file in imported if file}
     own = sorted(
         file
         for file in files
-        if file.is_relative_to(home) and not {"site-packages", "tst_study"} & {*file.parts}
+        if file.is_relative_to(above) and not {"site-packages", "tst_study"} & {*file.parts}
     )
-    study = _declared(path.stem, declared, scale, next(iter(declared.scales), ""))
-    return replace(study, home=path.parent, files=(path, *own), asks=declared.claims)
+    return Study(
+        name=path.stem,
+        scale=scale,
+        title=declared.title + (f" ({scale})" if scale else ""),
+        claims=declared.claims,
+        corpora=by_folder(*declared.texts),
+        runs=lambda results: [
+            run for part in declared.parts for run in part.runs(path.stem, results)
+        ],
+        questions=declared.questions,
+        asks=declared.claims,
+        home=home,
+        files=(path, *own),
+    )
 
 
-def _of_grid(path: Path, scale: str | None, home: Path) -> Study:
-    known = scales(path)
-    if scale and not known:
-        raise UserError(f"--scale {scale}: {path} has no [scales]; leave it out")
-    chosen = one_of(scale, known, "scale", f" of {path}") if scale else next(iter(known), "")
-    file = StudyFile(path, chosen)
+def _of_grid(path: Path, scale: str, home: Path) -> Study:
+    file = StudyFile(path, scale)
     grid = file.grid
     asks = f"{grid.asks} {grid.caveat}".strip() or f"The grid of {path}."
 
     def part(plan_only: bool) -> Study:
         return Study(
             name=grid.study,
-            scale=chosen,
-            title=grid.study + (f" ({chosen})" if chosen else ""),
+            scale=scale,
+            title=grid.study + (f" ({scale})" if scale else ""),
             claims=asks,
             corpora=file.corpora(home),
             runs=lambda results: file.runs(results, plan_only),
@@ -265,7 +257,7 @@ def _of_configs(names: Sequence[str], scale: str | None) -> Study:
 
 def is_study(sources: Sequence[str]) -> bool:
     """Return whether words from the command line name a study, and not a folder of runs."""
-    return sources[0] in (*STUDIES, *GRIDS) or source_kind(sources[0]) is not None
+    return sources[0] in STUDIES or source_kind(sources[0]) is not None
 
 
 def folder_of(
@@ -288,7 +280,7 @@ def folder_of(
         own = sorted(path.name for path in Path("runs").glob("*/"))
         also = f"; in runs/ there are: {', '.join(own)}" if own else ""
         raise UserError(
-            f"{study}: no such folder, nor a study; studies: {', '.join([*STUDIES, *GRIDS])}{also}"
+            f"{study}: no such folder, nor a study; studies: {', '.join(STUDIES)}{also}"
         )
     # If both folders exist, the first counts only if it holds runs: it may be a folder of text,
     # say, that happens to have the same name.

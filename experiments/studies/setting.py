@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from tst_study.config.schema import Config, SuperposedPhase, from_dict, read_toml, set_key, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.experiments.corpora import PREPARED, Recipe
+from tst_study.errors import UserError
 
 BASELINE = SuperposedPhase()
 """The arm without superposition."""
@@ -59,22 +59,20 @@ class Setting:
         values["role"] = role or method.role
         return from_dict(values, source=study)
 
-    @property
-    def text(self) -> str:
-        """The name of the prepared text that the runs read first."""
-        return Path(self["data.corpora"][0]["path"]).name
-
-    def label(self, superposition: SuperposedPhase) -> str:
-        """Return this superposition at this length in words."""
-        values = {"superposition": superposition.model_dump(), "schedule": {"steps": self.steps}}
-        return SuperpositionSetting.from_config(values).label
-
     def __getitem__(self, key: str) -> Any:
         """The value of a dotted key such as `model.preset`; None where the set-up has none."""
         value: Any = self.values
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
+
+    def times(self, key: str, factor: float) -> int | float:
+        """Return the value of a dotted key times a factor; a whole number stays one. Raises
+        `UserError` if it has no such number."""
+        value = self[key]
+        if not isinstance(value, int | float):
+            raise UserError(f"{key} has no value here to multiply; take it out of `times`")
+        return round(value * factor) if isinstance(value, int) else value * factor
 
     @cached_property
     def plain(self) -> Config:
@@ -84,18 +82,6 @@ class Setting:
     @property
     def steps(self) -> int:
         return self.plain.schedule.steps
-
-    @property
-    def sequences(self) -> int:
-        return self.plain.batch.sequences
-
-    @property
-    def learning_rate(self) -> float:
-        return self.plain.optimizer.learning_rate
-
-    @property
-    def hidden_size(self) -> int:
-        return self.plain.model.hidden_size
 
     def changed(self, tag: str, changes: Mapping[str, Any]) -> Self:
         """Return a copy with other values of some keys, such as `{"model.qk_norm": True}`. The
@@ -117,7 +103,7 @@ class Setting:
     def with_batch(self, sequences: int) -> Self:
         """Return a copy with this many sequences per step. Its steps and warm-up steps change so
         that the run, and its warm-up, read as much text as before."""
-        factor = sequences / self.sequences
+        factor = sequences / self.plain.batch.sequences
         schedule = {
             f"schedule.{key}": round((self[f"schedule.{key}"] or 0) / factor)
             for key in ("steps", "warmup_steps")
@@ -129,9 +115,3 @@ class Setting:
         others = tuple(tag for tag in self.tags if not tag.startswith("lr"))
         other = replace(self, tags=(*others, f"lr{learning_rate:g}"))
         return other.changed("", {"optimizer.learning_rate": learning_rate})
-
-    def with_text(self, *texts: Recipe) -> Self:
-        """Return a copy that reads these texts in equal parts. The validation split of the first is
-        held out."""
-        corpora = [{"path": str(PREPARED / recipe.name)} for recipe in texts]
-        return self.changed("", {"data.corpora": corpora})

@@ -5,6 +5,7 @@ combination is a run. Where keys are tuned, a sweep of pilot runs chooses their 
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -39,7 +40,7 @@ from tst_study.config.schema import (
 from tst_study.cost.compute import steps_at_equal_flops
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.corpora import Recipe, Text, TextSource, by_folder
-from tst_study.experiments.studies.grid import Tuning, one_or_all
+from tst_study.experiments.studies.grid import ALL_DIVERGED, Tuning, mean_loss, one_or_all
 from tst_study.experiments.studies.setting import LABELS, Setting
 from tst_study.experiments.study import Results
 
@@ -85,6 +86,19 @@ class SetUp(Strict, extra="allow"):
 
     arms: tuple[str, ...] | None = None
     seeds: tuple[Seed, ...] | None = None
+    cross: Table = Field({})
+    """Crossed keys of this set-up alone, beside those of `[cross]`."""
+    best_of: tuple[str, ...] = ()
+    """Set-ups of which the one, with its crossed values, whose baselines have the lowest mean loss
+    takes the place of the base."""
+    times: dict[str, PositiveFloat] = Field({})
+    """Factors for values that are taken over so."""
+    pilot: bool = False
+    """Whether its runs only help to choose, and are never results."""
+    name: FolderName | None = None
+    """What names of its runs begin with; by default the name of its table."""
+    tag: FolderName | None = None
+    """What they end with, before the seed."""
     skip: bool = False
     plan_only: bool = False
 
@@ -93,13 +107,18 @@ class Asked(Strict):
     """A question of the file, about one or more arms."""
 
     family: str
+    name: str = ""
     arm: Table
     against: Table = Field({})
+    called: tuple[str, str] | None = None
+    """The names of the two arms; like `name`, made of the declared values by default."""
     matched: tuple[Literal["flops", "data", "loss"], ...] = ("flops",)
     where: Table = Field({})
     predicted: tuple[float, float] | None = None
     method: Method = DEFAULT_METHOD
     smallest_gain: PositiveFloat | None = None
+    registered: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] | None = None
+    """The commit that first held the question, if it was asked before this file was written."""
 
 
 class Grid(Strict):
@@ -111,6 +130,8 @@ class Grid(Strict):
     """A sentence of caution, which the report prints after what the study asks."""
     base: PathText
     seeds: tuple[Seed, ...] = Field((0,), min_length=1)
+    order: Literal["seeds", "setups"] = "seeds"
+    """Whether runs of one seed, or of one set-up, come before those of the next."""
     arms: dict[FolderName, Table]
     cross: Table = Field({})
     tune: Tune | None = None
@@ -127,7 +148,7 @@ class Point:
     """One arm in one set-up at one combination of the crossed values, before tuning."""
 
     setup: str
-    crossed: Mapping[str, Any]
+    crossed: Table
     arm: str
     name: str
     """What runs' names call the arm: its own name, and the values that tell it from others."""
@@ -149,6 +170,13 @@ class Point:
         tuned keys. Raises `UserError` for values that are wrong."""
         first = {key: ladder[0] for key, ladder in self.ladders.items()}
         return self.setting.changed("", first).config("any", self.superposition)
+
+    def value(self, key: str) -> Any:
+        """The value of a key that any set-up crosses."""
+        return self.crossed.get(key, self.setting[key])
+
+    def agrees(self, other: "Point", keys: Iterable[str]) -> bool:
+        return all(self.value(key) == other.value(key) for key in keys)
 
     @property
     def cell(self) -> tuple[str, str]:
@@ -178,8 +206,14 @@ class StudyFile:
         self.base = self._base()
         tuned = self.grid.tune.model_extra if self.grid.tune else {}
         self.tuned = self._lists("tune", tuned, Tune.model_fields)
-        self.cross = self._lists("cross", self.grid.cross)
-        self.setups = {"base": SetUp(), **self.grid.setups}
+        self.setups = {"base": SetUp.model_validate({}), **self.grid.setups}
+        cross = self._lists("cross", self.grid.cross)
+        self.crosses = {
+            name: cross | self._lists(f"setups.{name}.cross", setup.cross)
+            for name, setup in self.setups.items()
+        }
+        self.cross = [*dict.fromkeys(key for table in self.crosses.values() for key in table)]
+        """The keys that any set-up crosses."""
         self.overrides = {
             name: self._keys(f"setups.{name}", setup.model_extra or {}, SetUp.model_fields)
             for name, setup in self.setups.items()
@@ -195,13 +229,13 @@ class StudyFile:
         self._setup_of: dict[str, str] = {}
         """The set-ups of the runs that were listed, by the runs' names."""
         self._baselines: dict[tuple[str, str], Point] = {}
-        self.points = [
-            point
-            for name, setup in self.setups.items()
-            if not setup.skip
-            for row in product(*self.cross.values())
-            for point in self._points(name, setup, dict(zip(self.cross, row, strict=True)))
-        ]
+        self.points: list[Point] = []
+        for name, setup in self.setups.items():
+            if setup.skip:
+                continue
+            bases = self._candidates(name)
+            for crossed in _rows(self.crosses[name]):
+                self.points += self._points(name, crossed, bases[0])
         self._check()
 
     @property
@@ -275,9 +309,31 @@ class StudyFile:
             problem = str(error).partition(" in the file or by --set")[0].removeprefix("any: ")
             raise self.fail(f"{what}: {problem}") from None
 
-    def _points(self, name: str, setup: SetUp, crossed: Table) -> Iterator[Point]:
-        """Yield the arms of one set-up at one combination of the crossed values."""
-        wanted, overrides, base = setup.arms or tuple(self.arms), self.overrides[name], self.base
+    def _candidates(self, name: str) -> list[Setting]:
+        """Return the set-ups from which one begins: the base, or those of which it takes the best,
+        which stand before it in the file."""
+        if not (sources := self.setups[name].best_of):
+            return [self.base]
+        tried = self._baselines_in(sources)
+        if self.tuned or {*sources} != {point.setup for point in tried}:
+            raise self.fail(
+                f"[setups.{name}] best_of = {[*sources]}: name set-ups that stand before it and "
+                "train the baseline, in a file without [tune]"
+            )
+        return [point.setting for point in tried]
+
+    def _baselines_in(self, setups: Iterable[str]) -> list[Point]:
+        return [
+            each
+            for each in self.points
+            if each.arm == self.baseline and each.setup in setups and not each.plan_only
+        ]
+
+    def _points(self, name: str, crossed: Table, base: Setting) -> Iterator[Point]:
+        """Yield the arms of one set-up at one combination of the crossed values. `base`: the set-up
+        from which it begins."""
+        setup, overrides = self.setups[name], self.overrides[name]
+        wanted = setup.arms or tuple(self.arms)
         for arm in wanted:
             one_of(arm, self.arms, f"{self.path}: [setups.{name}] arm")
         for key, value in overrides.items():
@@ -286,9 +342,10 @@ class StudyFile:
         if "model.preset" in overrides:
             base = replace(base, values={**base.values, "model": {}})
         fixed = {key: value for key, value in overrides.items() if key not in self.tuned}
-        tags = tuple(_word(key, value) for key, value in crossed.items() if key != STEPS)
-        place = replace(base.changed("", fixed | crossed), grid=name, tags=tags)
+        place = base.changed(setup.tag or "", fixed).in_grid(setup.name or name)
         with self._naming(f"set-up {name}"):
+            place = _chosen(place, {key: place.times(key, x) for key, x in setup.times.items()})
+            place = _chosen(place, crossed)
             length = place.steps
         for arm, table in self.arms.items():
             for row in _rows(table):
@@ -376,19 +433,30 @@ class StudyFile:
         wanted: list[tuple[Point, Setting]] = []
         longer: list[tuple[Point, Setting]] = []
         known: dict[tuple[str, ...], Table | None] = {}
+        bases = {
+            name: self._best_of(name, results) for name, each in self.setups.items() if each.best_of
+        }
         for point in self.points:
             if point.plan_only != plan_only:
                 continue
+            if point.setup in bases:
+                base = bases[point.setup]
+                if base is None:
+                    continue
+                point = self._beginning(point, base)
             values = self._best(point, results, pilots, known)
             if values is not None:
                 setting = _chosen(point.setting, values)
                 wanted.append((point, setting))
-                if point.arm == self.baseline:
+                if point.arm == self.baseline and not self.setups[point.setup].pilot:
                     lengths = self._matched_lengths(point)
                     longer += [(point, setting.with_steps(steps)) for steps in lengths]
+        parts = [wanted]
+        if self.grid.order == "setups":
+            parts = [[each for each in wanted if each[0].setup == setup] for setup in self.setups]
         measured = [
-            (point, setting.config(self.grid.study, point.superposition, seed))
-            for part in (wanted, longer)
+            (point, self._run(point, setting, seed))
+            for part in (*parts, longer)
             for place in range(max((len(point.seeds) for point, _ in part), default=0))
             for point, setting in part
             for seed in point.seeds[place : place + 1]
@@ -449,6 +517,30 @@ class StudyFile:
                     results.remark(f"{point.name}: the best {name} = {found[name]} is at an edge")
         return known[key]
 
+    def _best_of(self, name: str, results: Results) -> Setting | None:
+        """Return the set-up from which one begins that takes the best of others; None while that is
+        not known."""
+        tried = self._baselines_in(self.setups[name].best_of)
+        losses = [
+            mean_loss([self._run(point, point.setting, seed) for seed in point.seeds], results)
+            for point in tried
+        ]
+        if any(map(math.isnan, losses)):
+            return None
+        if math.isinf(min(losses)):
+            results.dead_end(f"{tried[0].setting.grid}: {ALL_DIVERGED}")
+            return None
+        return tried[losses.index(min(losses))].setting
+
+    def _run(self, point: Point, setting: Setting, seed: int) -> Config:
+        role = "pilot" if self.setups[point.setup].pilot else ""
+        return setting.config(self.grid.study, point.superposition, seed, role)
+
+    def _beginning(self, point: Point, base: Setting) -> Point:
+        """Return the same arm of a set-up that begins from another one."""
+        points = self._points(point.setup, point.crossed, base)
+        return next(each for each in points if each.name == point.name)
+
     def _matched_lengths(self, baseline: Point) -> list[int]:
         matched, steps = self.grid.matched, baseline.length
         multiples = list(matched.loss)
@@ -468,18 +560,21 @@ class StudyFile:
 
     def _asked(self, asked: Asked) -> Iterator[Question]:
         where = f"[[questions]] {asked.family!r}"
+        if asked.predicted and asked.predicted[0] > asked.predicted[1]:
+            raise self.fail(f"{where}: predicted = {[*asked.predicted]}: give the lower end first")
+        if "where" in asked.arm:
+            yield from self._in_full(asked)
+            return
         crossed = {key.rpartition(".")[2]: key for key in self.cross}
         for key in asked.where:
             one_of(key, (*crossed, *RUN_COLUMNS, *KEYS), f"{self.path}: {where}: where: key")
         columns = {key: value for key, value in asked.where.items() if key not in crossed}
         of_interest = {crossed[key]: asked.where[key] for key in crossed if key in asked.where}
-        if asked.predicted and asked.predicted[0] > asked.predicted[1]:
-            raise self.fail(f"{where}: predicted = {[*asked.predicted]}: give the lower end first")
         found = [
             point
             for point in self.points
-            if not point.plan_only
-            and all(point.crossed[key] in _several(value) for key, value in of_interest.items())
+            if self._is_measured(point)
+            and all(point.value(key) in _several(value) for key, value in of_interest.items())
             and ("arm" in asked.arm or point.arm != self.baseline)
             and self._selects(asked.arm, point)
         ]
@@ -489,6 +584,23 @@ class StudyFile:
             raise self.fail(f"{where}: no arm is {wanted}; arms: {arms}")
         for point in found:
             yield from self._of_pair(asked, point, columns)
+
+    def _in_full(self, asked: Asked) -> Iterator[Question]:
+        """Yield a question that gives its arms in full, with their names and columns."""
+        family = f"[[questions]] {asked.family!r}: "
+        if asked.called or asked.where or len(asked.matched) != 1:
+            raise self.fail(f"{family}its arms have names and columns; drop called, where, matched")
+        values = asked.model_dump(exclude={"called", "where"}, exclude_none=True)
+        arms = {side: self._validated(Arm, values[side], family) for side in ("arm", "against")}
+        for column in (column for arm in arms.values() for column in arm.where):
+            one_of(column, (*RUN_COLUMNS, *dotted_keys(Config)), f"{self.path}: {family}column")
+        values["name"] = asked.name or f"{arms['arm'].name} against {arms['against'].name}"
+        (values["matched"],) = asked.matched
+        yield Question(**values | arms, primary=asked.family == "primary")
+
+    def _is_measured(self, point: Point) -> bool:
+        """Return whether runs of an arm can be results."""
+        return not (point.plan_only or self.setups[point.setup].pilot)
 
     def _selects(self, selector: Mapping[str, Any], point: Point) -> bool:
         """Return whether a question's selector means this arm."""
@@ -504,10 +616,17 @@ class StudyFile:
         others = [
             other
             for other in self.points
-            if other.crossed == point.crossed
-            and other is not point
+            if other is not point
+            and self._is_measured(other)
             and self._selects(selector, other)
+            and other.agrees(point, other.crossed.keys() & point.crossed.keys())
         ]
+        if len(others) > 1:
+            others = [
+                other
+                for other in others
+                if other.agrees(point, other.crossed.keys() | point.crossed.keys())
+            ]
         if len(others) > 1:
             others = [other for other in others if other.numbers == point.numbers]
         if len(others) != 1:
@@ -522,7 +641,7 @@ class StudyFile:
         if extra:
             raise self.fail(f"[[questions]] {asked.family!r}: no run has seed {min(extra)}")
         words = "".join(f", {_in_words(key, value)}" for key, value in point.crossed.items())
-        several = len({each.setup for each in self.points if not each.plan_only}) > 1
+        several = len({each.setup for each in self.points if self._is_measured(each)}) > 1
         setup, other_setup = f" ({point.setup})" * several, f" ({other.setup})" * several
         if setup == other_setup:
             setup = ""  # which stands at the end
@@ -538,8 +657,13 @@ class StudyFile:
                 kept = {key: value for key, value in against.where.items() if key != STEPS}
                 against = against.model_copy(update={"where": kept})
             in_family = matched == "flops"
+            if asked.called:
+                arm, against = (
+                    one.model_copy(update={"name": name})
+                    for one, name in zip((arm, against), asked.called, strict=True)
+                )
             yield Question(
-                name=f"{arm.name}{setup} against {against.name}{other_setup}{words}",
+                name=asked.name or f"{arm.name}{setup} against {against.name}{other_setup}{words}",
                 arm=arm,
                 against=against,
                 family=asked.family if in_family else f"{asked.family}, equal {matched}",
@@ -548,21 +672,29 @@ class StudyFile:
                 method=asked.method,
                 predicted=asked.predicted if in_family else None,
                 smallest_gain=asked.smallest_gain if in_family else None,
+                registered=asked.registered,
             )
 
     @cached_property
     def _varied(self) -> set[str]:
         """The keys of the config in which runs of the grid may differ, and their sections."""
-        tables = (self.tuned, self.cross, *self.overrides.values(), *self.arms.values())
-        varied = {key for table in tables for key in table} - {*SuperposedPhase.model_fields}
+        tables = (self.tuned, *self.overrides.values(), *self.arms.values())
+        varied = {*self.cross, *(key for table in tables for key in table)}
+        varied -= {*SuperposedPhase.model_fields}
         return varied | ({"model"} if "model.preset" in varied else set())
 
     def _arm(self, point: Point, steps: int, columns: Table, seeds: tuple[int, ...]) -> Arm:
         """Return the runs of an arm as declared: by its keys of the config, but for tuned ones."""
         varied = self._varied | ({"superposition"} if point.superposition.bag_size > 1 else set())
+        others = [point]
+        if self.setups[point.setup].best_of:
+            others = [self._beginning(point, base) for base in self._candidates(point.setup)]
+        possible = [dict(_leaves(to_dict(each.config))) for each in others]
+        for values in possible:
+            values |= {key: None for key in varied if values.get(_section(key), 0) is None}
         where = {
-            key: one_or_all([value])
-            for key, value in _leaves(to_dict(point.config))
+            key: one_or_all(values[key] for values in possible)
+            for key in possible[0]
             if (key in ALWAYS_SELECTED or any(f"{key}.".startswith(f"{each}.") for each in varied))
             and key not in point.ladders
             and not key.startswith("execution.")
@@ -574,6 +706,10 @@ class StudyFile:
 
 
 SYMBOLS = {"bag_size": "s", "step_ratio": "r"}
+
+
+def _section(key: str) -> str:
+    return key.rpartition(".")[0]
 
 
 def _several(value: Any) -> list[Any] | tuple[Any, ...]:
@@ -592,11 +728,13 @@ def _rows(table: Table) -> Iterator[Table]:
 
 
 def _chosen(setting: Setting, values: Mapping[str, Any]) -> Setting:
+    """Return a copy with these values, which its runs' names say, but for the number of steps."""
     for key, value in values.items():
         if key == RATE:
             setting = setting.with_rate(value)
         else:
-            setting = setting.changed(_word(key, value), {key: value})
+            tag = "" if key == STEPS else _word(key, value)
+            setting = setting.changed(tag, {key: value})
     return setting
 
 
@@ -629,7 +767,7 @@ def _in_words(key: str, value: Any) -> str:
 def _word(key: str, value: Any) -> str:
     """Return the part of a run's name that stands for a key's value, such as `s4` or `lr0.002`."""
     last = key.rpartition(".")[2]
-    name = {**SYMBOLS, "learning_rate": "lr"}.get(last, last)
+    name = {**SYMBOLS, "learning_rate": "lr", "decay_ratio": "decay"}.get(last, last)
     if isinstance(value, bool):
         return last if value else f"no_{last}"
     text = f"{value:g}" if isinstance(value, float) else str(value)

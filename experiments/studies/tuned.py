@@ -5,17 +5,23 @@ rate were tuned.
 `docs/research/plan-of-runs-3.md` registers the questions, the predictions and the rules. Part A has
 models of 0.23 million weights, and tunes the batch size and the learning rates. Part B has models
 of 1.07 million weights, and tunes the learning rates. At scale `desktop`, part B reads as many
-tokens per weight as the half-length runs of part A."""
+tokens per weight as the half-length runs of part A.
+
+This is no grid file, because the results of the pilot sweep decide which arm the primary question
+is about, and that arm has more seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tst_study.analysis.verdict.question import Question
-from tst_study.config.schema import SuperposedPhase
-from tst_study.experiments.studies.grid import Declared, Part, Tuning, arm
-from tst_study.experiments.studies.scales import SMALL_MAIN, Scale, main_with
+from tst_study.analysis.verdict.question import Arm, Question
+from tst_study.config.schema import SuperposedPhase, read_toml
+from tst_study.experiments.studies.grid import Declared, Part, Tuning, one_or_all
 from tst_study.experiments.studies.setting import BASELINE, Setting
+
+HERE = Path(__file__).parent
+SCALES = read_toml(HERE / "scales" / "scales.toml")
 
 BATCHES = (32, 64)
 """Sequences per step that are tried. With either number a run has the same number of latent
@@ -29,16 +35,17 @@ RATES, LARGER_RATES = (2e-3, 2.83e-3, 4e-3), (1e-3, 1.41e-3, 2e-3)
 LARGER = "laptop-128"
 """The model of part B."""
 SEEDS = {"desktop": range(11, 23)}
+"""Seeds by scale; other scales have their own."""
 MORE_SEEDS = {"desktop": range(27, 35)}
 """Eight more seeds for the two arms of the primary question."""
 PILOT_SEEDS = {"desktop": range(23, 27)}
 """Seeds of the pilot sweeps; at other scales as many as the study has, after them."""
 
-OUTPUT_ONLY = main_with(mode="output_only")
+OUTPUT_ONLY = SuperposedPhase(bag_size=4, step_ratio=0.25, mode="output_only")
 ARMS = {
     "output only": OUTPUT_ONLY,
-    "superposition, power law": main_with(weighting="power_law"),
-    "superposition": SMALL_MAIN,
+    "superposition, power law": SuperposedPhase(bag_size=4, step_ratio=0.25, weighting="power_law"),
+    "superposition": SuperposedPhase(bag_size=4, step_ratio=0.25),
 }
 CANDIDATES = ("output only", "superposition, power law")
 """Names in `ARMS`. The arm of the primary question is the one of these with the lower loss in the
@@ -59,20 +66,32 @@ Chosen = Mapping[SuperposedPhase, Setting]
 """The best set-up of each arm; the arm with the lowest loss comes first."""
 
 
-def parts(scale: Scale) -> Sequence[Part | Tuning]:
+def at(scale: str) -> Declared:
+    """Return the study at a scale."""
+    caveat = SCALES[scale].get("caveat", "")
+    return Declared(
+        "Does the gain survive tuning, and size",
+        "Whether superposition gains over a baseline whose batch and rate were tuned, at its own "
+        "tuned rate, and whether it still does with 4.6 times the weights and as much text per "
+        f"weight. {caveat}".strip(),
+        parts(scale),
+        questions(scale),
+    )
+
+
+def parts(scale: str) -> Sequence[Part | Tuning]:
     """Return part A and part B: in each, sweeps of learning rates and then the runs that are
     measured."""
-    small = _setting(scale, scale.setting["model.preset"], STEPS)
-    larger = _setting(scale, LARGER, LARGER_STEPS)
-    after = range(scale.seeds.stop, scale.seeds.stop + len(scale.seeds))
-    seeds, pilot = SEEDS.get(scale.name, scale.seeds), PILOT_SEEDS.get(scale.name, after)
-    more = MORE_SEEDS.get(scale.name, range(0))
+    small, larger = _setting(scale, STEPS), _setting(scale, LARGER_STEPS, LARGER)
+    seeds = SEEDS.get(scale, SCALES[scale]["seeds"])
+    after = range(seeds[-1] + 1, seeds[-1] + 1 + len(seeds))
+    pilot, more = PILOT_SEEDS.get(scale, after), MORE_SEEDS.get(scale, ())
 
     def tuned_arms(baseline: Chosen) -> list[Tuning]:
         """Tune the rates of the superposed arms at the batch at which the baseline is at its
         best."""
         best = baseline[BASELINE]
-        ladder = _ladder(small, best.sequences, RATES)
+        ladder = _ladder(small, best.plain.batch.sequences, RATES)
 
         def measured(rates: Chosen) -> list[Part]:
             primary = next(arm for arm in rates if arm in map(ARMS.get, CANDIDATES))
@@ -103,32 +122,31 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
     ]
 
 
-def questions(scale: Scale) -> list[Question]:
+def questions(scale: str) -> list[Question]:
     """Return the questions. Primary: is the better of output only and power-law weights better than
     the tuned baseline? Then the same for every superposed arm, and for output only at two model
     sizes, which at scale `desktop` read the same amount of text per weight."""
-    small = _setting(scale, scale.setting["model.preset"], STEPS)
-    larger = _setting(scale, LARGER, LARGER_STEPS)
-    seeds = tuple(SEEDS.get(scale.name, scale.seeds))
-    twenty = (*seeds, *MORE_SEEDS.get(scale.name, ()))
+    small, larger = _setting(scale, STEPS).plain, _setting(scale, LARGER_STEPS, LARGER).plain
+    seeds = tuple(SEEDS.get(scale, SCALES[scale]["seeds"]))
+    twenty = (*seeds, *MORE_SEEDS.get(scale, ()))
 
     def asked(
         name: str, family: str, where: dict[str, Any], key: str, *arms: SuperposedPhase
     ) -> Question:
         return Question(
             name=f"{name} against the tuned baseline",
-            arm=arm(name, where, *arms),
-            against=arm("tuned baseline", where, BASELINE),
+            arm=_arm(name, where, *arms),
+            against=_arm("tuned baseline", where, BASELINE),
             family=family,
             primary=family == "primary",
             method="moderated-1",
             predicted=PREDICTED[key],
         )
 
-    tokens = small.steps * small.sequences * small["batch.sequence_length"]
-    whole = {"hidden_size": small.hidden_size, "latent_tokens": tokens, "seed": seeds}
+    tokens = small.schedule.steps * small.batch.sequences * small.batch.sequence_length
+    whole = {"hidden_size": small.model.hidden_size, "latent_tokens": tokens, "seed": seeds}
     half = whole | {"latent_tokens": tokens // 2}
-    more_weights = {"hidden_size": larger.hidden_size, "seed": seeds}
+    more_weights = {"hidden_size": larger.model.hidden_size, "seed": seeds}
     either = [ARMS[name] for name in CANDIDATES]
     primary = {"name": "primary-*", "seed": twenty}
     better = "the better of output only and power law"
@@ -140,13 +158,19 @@ def questions(scale: Scale) -> list[Question]:
     ]
 
 
-def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
+def _arm(name: str, where: Mapping[str, Any], *phases: SuperposedPhase) -> Arm:
+    """Return the runs with one of these superpositions, found by its declared keys."""
+    tables = [phase.model_dump(mode="json") for phase in phases]
+    keys = {f"superposition.{key}": one_or_all(t[key] for t in tables) for key in tables[0]}
+    return Arm(name=name, where={**keys, **where})
+
+
+def _setting(scale: str, steps: Mapping[str, int], model: str | None = None) -> Setting:
     """Return a set-up with 32 sequences per step, whose warm-up reads as much text as the
     scale's."""
-    setting = scale.setting.with_batch(BATCHES[0])
-    steps_there = steps.get(scale.name, setting.steps)
-    changes = {"model.preset": model, "schedule.steps": steps_there, "data.held_out": "spread"}
-    return setting.changed("", changes)
+    setting = Setting.read(HERE / SCALES[scale]["base"]).with_batch(BATCHES[0])
+    changes = {"schedule.steps": steps.get(scale, setting.steps), "data.held_out": "spread"}
+    return setting.changed("", {**changes, **({"model.preset": model} if model else {})})
 
 
 def _ladder(
@@ -155,16 +179,9 @@ def _ladder(
     """Return copies of `setting` with `sequences` sequences per step, one copy for each of the
     rising rates. A run of a copy reads as much text as a run of `setting`. The rates are scaled
     by the square root of the batch's growth."""
-    factor = math.sqrt(sequences / setting.sequences)
+    factor = math.sqrt(sequences / setting.plain.batch.sequences)
     batch = setting.with_batch(sequences).in_grid(grid).changed(f"batch{sequences}", {})
     return tuple(batch.with_rate(float(f"{rate * factor:.3g}")) for rate in rates)
 
 
-STUDY = Declared(
-    "Does the gain survive tuning, and size",
-    "Whether superposition gains over a baseline whose batch and rate were tuned, at its own tuned "
-    "rate, and whether it still does with 4.6 times the weights and as much text per weight.",
-    parts,
-    scales=("smoke", "quick", "laptop", "desktop"),
-    questions=questions,
-)
+STUDY = {scale: at(scale) for scale in ("smoke", "quick", "laptop", "desktop")}

@@ -1,7 +1,6 @@
 """Studies that choose by results: they are what was recorded, and seeds are paired."""
 
 import json
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from tst_study.analysis.tables.source import load
 from tst_study.config.identity import digest, identity_form
 from tst_study.config.schema import Config, from_dict, of_record, to_dict
-from tst_study.experiments.studies import catalogue, laptop
+from tst_study.experiments.studies import catalogue
 
 RECORDS = Path(__file__).parents[2] / "docs/records"
 
@@ -46,14 +45,6 @@ def test_a_study_is_what_was_recorded_as_its_results_came(record, study):
     assert listed == dict(zip(map(identity, runs), table["role"], strict=True))
     before = [run for run in chosen.runs(Known()) if identity(run) not in listed]
     assert not before
-
-
-@pytest.mark.parametrize("scale", laptop.STUDY.scales)
-def test_seeds_are_repeated(scale):
-    seeds: dict[str, set[int]] = defaultdict(set)
-    for run in catalogue.load("laptop", scale).runs(Known(4e-3)):
-        seeds[run.name.rpartition("-seed")[0]].add(run.seed)
-    assert all(len(found) >= 2 for found in seeds.values())
 
 
 def test_desktop_goes_on_from_what_laptop_has_trained():

@@ -24,7 +24,7 @@ from tests.experiments.test_studies import NoResults
 from tests.record.test_record import DATA
 from tests.slurm.test_launching import run_state, wait_until
 from tst_study import file_lock
-from tst_study.config.schema import Config
+from tst_study.config.schema import Config, to_toml
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.experiments import cli
@@ -39,11 +39,7 @@ from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import Exit, train_rank
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.plan_table import table
-from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.catalogue import load
-from tst_study.experiments.studies.grid import Declared, Tuning, against_baseline, choice
-from tst_study.experiments.studies.scales import SMALL_MAIN
-from tst_study.experiments.studies.setting import Setting
 from tst_study.experiments.study import Results, Study
 from tst_study.process.host import cores
 from tst_study.record import reader as run_record
@@ -118,32 +114,29 @@ def test_runs_that_failed_are_told_even_if_no_report_can_be_written(tmp_path, mo
     assert "corpus: too short; give more text" in capsys.readouterr().err
 
 
-TINY = Setting(
-    {
-        "model": {"preset": "laptop-32"},
-        "batch": {"sequences": 4, "sequence_length": 8},
-        "optimizer": {"learning_rate": 1e-3},
-        "schedule": {"steps": 100, "warmup_steps": 5},
-        "data": {"corpora": [{"path": "prepared/none"}]},
-        "execution": {"evaluate_every": 12},
-    }
-)
+CHOICES = """
+study = "two-choices"
+base = "run.toml"
+order = "setups"
+[arms]
+baseline = {}
+"s4-r0.25" = {bag_size = 4, step_ratio = 0.25}
+[setups]
+base = {skip = true}
+diverge_ = {arms = ["baseline"], cross = {"optimizer.learning_rate" = [1e-3, 2e-3]}}
+nothing = {best_of = ["diverge_"]}
+good = {arms = ["baseline"], seeds = [1], cross = {"optimizer.learning_rate" = [1e-3, 2e-3]}}
+best = {best_of = ["good"], name = "good", seeds = [1]}
+"""
 
 
 def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
     tmp_path, monkeypatch, capsys
 ):
-    def pilot_sweep(grid: str, seed: int) -> Tuning:
-        rates = tuple(replace(TINY, grid=grid).with_rate(rate) for rate in (1e-3, 2e-3))
-        seeds = range(seed, seed + 1)
-        return choice(
-            rates, lambda best: [against_baseline(best, (SMALL_MAIN,), seeds)], seeds=seeds
-        )
-
-    choices = [pilot_sweep("diverge_", 0), pilot_sweep("good", 1)]
-    declared = Declared("Two choices", "Shows nothing.", lambda scale: choices)
-    monkeypatch.setitem(catalogue.STUDIES, "two-choices", declared)
-    study = load("two-choices", "smoke", tmp_path)
+    file = tmp_path / "two-choices.toml"
+    file.write_text(CHOICES)
+    (tmp_path / "run.toml").write_text(to_toml(config("any", "schedule.warmup_steps=5")))
+    study = load(str(file), runs=tmp_path)
     submit(study, tmp_path)
     tried = ("diverge_-100-baseline-{}-seed0", "good-100-baseline-{}-seed1")
     names = [name.format(rate) for name in tried for rate in ("lr0.001", "lr0.002")]
@@ -156,7 +149,7 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
     # Submitted again, it has nothing to do, and says why.
     monkeypatch.setattr(launcher_local, "collect", lambda *words: [])
     with pytest.raises(typer.Exit) as ended:
-        cli.submit(["two-choices"], "smoke", runs=tmp_path)
+        cli.submit([str(file)], runs=tmp_path)
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err == f"error: {line}\n"
 

@@ -1,25 +1,27 @@
 """A study as a file of the user's: what a grid, a Python file and run configs mean."""
 
 import dataclasses
+import json
 import math
 import os
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import read_questions, register
 from tst_study.config.identity import fingerprint
-from tst_study.config.schema import Config, to_toml
+from tst_study.config.schema import Config, to_dict, to_toml
 from tst_study.cost.compute import count_flops
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planner import Planner, prepare
 from tst_study.experiments.run_process import config_path
 from tst_study.experiments.state.collect import keep_existing, mark_left
-from tst_study.experiments.studies.catalogue import GRIDS, load
+from tst_study.experiments.studies.catalogue import STUDIES, load
 from tst_study.experiments.study import Study
 
 RUN = """
@@ -212,6 +214,62 @@ def test_scales_override_any_table_and_the_first_is_the_default(tmp_path: Path) 
     assert {run.superposition.bag_size for run in large} == {1, 2, 4, 16}
 
 
+CHOICE = """
+study = "ours"
+base = "run.toml"
+seeds = [0, 1]
+order = "setups"
+[arms]
+baseline = {}
+both = {bag_size = 4, step_ratio = 0.3}
+smoothed = {"label_smoothing.epsilon" = 0.1, "label_smoothing.last_step" = 9}
+[setups]
+base = {skip = true}
+half = {pilot = true, tag = "half", arms = ["baseline"], batch.sequences = 8}
+double = {pilot = true, arms = ["both", "baseline"], cross."optimizer.learning_rate" = [1e-3, 2e-3]}
+[setups.best]
+best_of = ["half", "double"]
+times = {"schedule.steps" = 2.5}
+name = "whole"
+data.corpora = [{path = "prepared/other"}]
+[[questions]]
+family = "primary"
+name = "gain"
+arm = {arm = "both", setup = "best"}
+called = ["both sides", "one token"]
+registered = "00112233445566778899aabbccddeeff00112233"
+[[questions]]
+family = "in full"
+arm = {name = "double", where = {name = "double-*"}}
+against = {name = "half", where = {role = "pilot"}}
+"""
+
+
+def test_a_set_up_begins_from_the_best_of_others(tmp_path: Path) -> None:
+    """The one whose baselines have the lowest loss, with its crossed values."""
+    runs = study(tmp_path, CHOICE).runs(Bowl(1e-3, superposed=9.0))
+    measured = ["baseline", "superposition", "ablation"] * 2
+    assert [run.role for run in runs] == [*["pilot"] * 10, *measured]
+    assert runs[10].name == "whole-500-baseline-lr0.001-seed0"
+    assert (runs[10].batch.sequences, runs[10].schedule.steps) == (16, 500)
+
+
+def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path: Path) -> None:
+    """Wherever the text lies, and without runs that differ in a section which is null elsewhere."""
+    ours = study(tmp_path, CHOICE)
+    asked, in_full = ours.questions
+    assert (asked.name, asked.arm.name, asked.against.name) == ("gain", "both sides", "one token")
+    assert asked.registered == "00112233445566778899aabbccddeeff00112233"
+    assert (in_full.name, in_full.arm.where) == ("double against half", {"name": "double-*"})
+    for rate in (1e-3, 2e-3):  # the second set-up; the first, at a tie
+        runs = [ours.placed(run) for run in ours.runs(Bowl(rate))]
+        table = pd.DataFrame({"name": [run.name for run in runs], "seed": [r.seed for r in runs]})
+        table["config"] = [json.dumps(to_dict(run)) for run in runs]
+        for arm, name in ((asked.arm, "both"), (asked.against, "baseline")):
+            found = arm.runs(table)["name"]
+            assert found.str.contains(f"whole-500-{name}").tolist() == [True, True]
+
+
 @pytest.mark.parametrize(
     ("was", "becomes", "says"),
     [
@@ -252,14 +310,19 @@ def test_scales_override_any_table_and_the_first_is_the_default(tmp_path: Path) 
         ("predicted = [-0.01, 0.02]", "predicted = [0.02, -0.01]", "give the lower end first"),
         ('base = "run.toml"', 'base = "ours.toml"', "is a grid; name a file of a run"),
         ('base = "run.toml"', 'base = "nope.toml"', "base = 'nope.toml': no such file"),
+        ('["half", "double"]', '["half", "best"]', "name set-ups that stand before it"),
+        ("[setups]", "[tune]\nseeds = [9]\noptimizer.beta1 = [0.9]\n[setups]", "without [tune]"),
+        ('"schedule.steps" = 2.5', '"schedule.kind" = 2.5', "schedule.kind has no value here to"),
+        ('where = {role = "pilot"}', 'where = {roll = "pilot"}', "did you mean 'role'?"),
     ],
 )  # fmt: skip
 def test_a_wrong_grid_is_refused_in_a_line(
     was: str, becomes: str, says: str, tmp_path: Path
 ) -> None:
-    assert was in GRID
+    grid = GRID if was in GRID else CHOICE
+    assert was in grid
     with pytest.raises(UserError) as refused:
-        study(tmp_path, GRID.replace(was, becomes, 1))
+        study(tmp_path, grid.replace(was, becomes, 1))
     assert says in str(refused.value)
     assert str(refused.value).startswith(str(tmp_path / "ours.toml"))
     assert "\n" not in str(refused.value)
@@ -283,7 +346,7 @@ def test_what_is_no_study_is_refused_in_a_line(
     ):
         with pytest.raises(UserError, match=says):
             load(words)
-    with pytest.raises(UserError, match="has no \\[scales\\]; leave it out"):
+    with pytest.raises(UserError, match="has no scales; leave it out"):
         load("ours.toml", "quick")
 
 
@@ -304,20 +367,9 @@ def measured(best):
     return [*parts, Part((longer,), (BASELINE,), SEEDS)]
 
 
-where = {"schedule.steps": BASE.steps, "seed": tuple(SEEDS)}
-STUDY = Declared(
-    "Ours",
-    "Does it gain?",
-    [Tuning((LADDER,), (BASELINE, S4), measured, [9])],
-    [
-        Question(
-            name="s = 4",
-            family="primary",
-            arm=Arm(name="s = 4", where={**where, "superposition.bag_size": 4}),
-            against=Arm(name="baseline", where={**where, "superposition.bag_size": 1}),
-        )
-    ],
-)
+S = [Arm(name=f"s = {s}", where={"superposition.bag_size": s}) for s in (4, 1)]
+ASKED = Question(name="s = 4", family="primary", arm=S[0], against=S[1])
+STUDY = Declared("Ours", "?", [Tuning((LADDER,), (BASELINE, S4), measured, [9])], [ASKED])
 """
 
 
@@ -377,8 +429,8 @@ def test_a_question_keeps_the_registration_that_an_archive_has(tmp_path: Path) -
     assert again[0].registration is not None
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_bundled_grids_are_files_like_a_user_s(name: str) -> None:
+@pytest.mark.parametrize("name", STUDIES)
+def test_bundled_studies_are_files_like_a_user_s(name: str) -> None:
     assert load(name).scale in ("quick", "")  # as every bundled study's default
     assert load(name).runs(Bowl(2e-3))
 

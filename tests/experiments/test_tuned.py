@@ -16,14 +16,12 @@ from tst_study.analysis.verdict.question import register
 from tst_study.config.schema import Config, to_dict
 from tst_study.data import run_data
 from tst_study.errors import UserError
-from tst_study.experiments.corpora import PREPARED, TopicalLanguage
 from tst_study.experiments.launcher import launcher_of
 from tst_study.experiments.plan.planned_run import is_over
-from tst_study.experiments.plan.planner import Planner, prepare
+from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.state.status import rows_in
 from tst_study.experiments.studies import catalogue
-from tst_study.experiments.studies.grid import Part, Tuning, choice
-from tst_study.experiments.studies.scales import SCALES, SMALL_MAIN
+from tst_study.experiments.studies.grid import Tuning
 from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.experiments.study import Study
 
@@ -97,7 +95,7 @@ def test_every_question_finds_its_own_runs_once_per_seed():
 )
 def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best, tried):
     """Twice at most: a best rate beyond that stays at the edge."""
-    setting = SCALES["smoke"].setting
+    setting = Setting.read(catalogue.HERE / "scales/smoke.toml")
     ladder = tuple(setting.with_rate(rate) for rate in (1.41e-3, 2e-3, 2.83e-3))
     tuning = Tuning((ladder,), (BASELINE,), lambda chosen: ())
     runs = tuning.runs("tuned", Bowl(best))
@@ -107,7 +105,7 @@ def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best, tried):
 
 def test_runs_of_an_archive_are_not_trained_again(tmp_path, monkeypatch):
     """Their losses decide what follows, as if their folders were there."""
-    setting = SCALES["smoke"].setting
+    setting = Setting.read(catalogue.HERE / "scales/smoke.toml")
     configs = [setting.config("tuned", BASELINE, seed) for seed in range(2)]
     archive = tmp_path / "archive"
 
@@ -145,24 +143,3 @@ def test_smaller_scales_have_pilot_seeds_of_their_own():
     assert pilot
     assert pilot.isdisjoint(measured)
     assert any(run.name.startswith("primary-") for run in runs)
-
-
-def test_a_choice_goes_by_its_baselines_and_prepares_what_follows(tmp_path, monkeypatch):
-    scale, text = SCALES["smoke"], TopicalLanguage(words=64, tokens=30_000, validation_tokens=4_000)
-
-    def then(best: Setting) -> list[Part]:
-        return [Part((scale.setting.with_text(text),), (BASELINE,))]
-
-    found = choice((scale.setting,), then, (BASELINE, SMALL_MAIN))
-
-    class Diverged(Bowl):
-        def held_out(self, config: Config) -> float:
-            return math.inf if config.superposition.bag_size > 1 else 3.0
-
-    results = Diverged(1.0)
-    runs = found.runs("x", results)
-    assert (len(runs), results.dead) == (3, [])
-    monkeypatch.chdir(tmp_path)
-    texts = {PREPARED / "other": TopicalLanguage(), PREPARED / text.name: text}
-    prepare(Study("x", "", "", "", texts, lambda results: found.runs("x", results)))
-    assert [path.name for path in PREPARED.iterdir()] == [text.name]
