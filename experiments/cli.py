@@ -15,7 +15,7 @@ import typer
 
 from tst_study.cli import DeviceName, Mfu, Overrides, Price, train_here
 from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 from tst_study.text import screen_width, wrapped
 from tst_study.waiting import waiting
 
@@ -123,10 +123,11 @@ def studies(
             raise UserError("--write: name a bundled study; `tst-study new FILE` writes a new one")
         print(*catalogue.write_bundled(name, scale, write), sep="\n")
         return
-    for bundled, (asks, known) in catalogue.described().items():
-        if name in (None, bundled):
-            words = [f"{bundled}: {asks}", *([f"  {', '.join(known)}"] if known else [])]
-            print(*wrapped(words, screen_width()), sep="\n")
+    described = catalogue.described()
+    for bundled in described if name is None else [one_of(name, described, "study")]:
+        asks, known = described[bundled]
+        words = [f"{bundled}: {asks}", *([f"  {', '.join(known)}"] if known else [])]
+        print(*wrapped(words, screen_width()), sep="\n")
     for path in sorted(Path().glob("*.toml")) if name is None else ():
         with suppress(UserError):
             if catalogue.source_kind(str(path)) == "grid":

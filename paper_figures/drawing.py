@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
+from rich.cells import cell_len
 
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.paper_figures.item import Item
-from tst_study.paper_figures.style import LETTER, MUTED, Look, Mark, styled, wrapped
+from tst_study.paper_figures.style import LETTER, MUTED, Look, Mark, give_fonts, styled, wrapped
 
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -41,6 +42,7 @@ class Picture(Item):
                 place: Look = {"ha": "left", "fontsize": 8, "fontweight": "bold"}
                 figure.suptitle(words, x=4 / 72 / figure.get_figwidth(), **place)
                 figure.set_figheight(figure.get_figheight() + 0.2 * (words.count("\n") + 1))
+        give_fonts(figure)
         # The layout is computed here, once for all formats. If the engine were set as the figure's
         # own, it would run at every draw, and each file would be drawn twice. It measures text as
         # SVG and PDF draw it, which is wider than the text of a PNG.
@@ -143,7 +145,7 @@ def key(
     them."""
     drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
     points = 1.1 * 72 * axes.bbox.width / axes.figure.dpi  # the layout makes it a little wider
-    widest = 7 * LETTER * max(map(len, entries)) + HANDLE
+    widest = 7 * LETTER * max(map(cell_len, entries)) + HANDLE
     columns = max(1, min(columns, len(drawn), int(points / widest)))
     words = [wrapped(entry, points - HANDLE) for entry in entries]
     above: Look = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}

@@ -5,14 +5,14 @@ the report every colour becomes a CSS variable, to which `report.css` gives one 
 pages and one for dark pages.
 """
 
+import logging
 import math
 import re
 import sys
-import textwrap
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,11 @@ from typing import Any
 import matplotlib.style
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.font_manager import get_font_names
+from matplotlib.font_manager import findfont, findSystemFonts, fontManager
+from matplotlib.ft2font import FT2Font
+from matplotlib.text import Text
+from rich.console import Console
+from rich.text import Text as Words
 
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.config.superposition_setting import SuperpositionSetting
@@ -134,34 +138,64 @@ def ratio_colour(step_ratio: float) -> str:
     return _BY_RATIO[min(_BY_RATIO, key=lambda known: abs(known - step_ratio))]
 
 
+def give_fonts(figure: Figure) -> None:
+    """Let the texts of a figure take letters that DejaVu Sans lacks, such as Chinese ones, from
+    other fonts of this machine."""
+    texts, families = figure.findobj(Text), ["DejaVu Sans"]
+    letters = {ord(letter) for text in texts for letter in text.get_text() if letter.isprintable()}
+    lacking = letters - _letters_of(findfont(families[0]))
+    if not lacking:
+        return
+    # matplotlib's own list of fonts is from its first start, and lacks those installed since.
+    for path in {*findSystemFonts()} - {font.fname for font in fontManager.ttflist}:
+        with suppress(OSError, RuntimeError):  # a damaged font, or one of coloured pictures
+            fontManager.addfont(path)
+    upright = {font.name: font.fname for font in fontManager.ttflist if font.style == "normal"}
+    upright.pop("Last Resort High-Efficiency", None)  # claims to have every letter, and draws boxes
+    found = {name: lacking & _letters_of(path) for name, path in upright.items()}
+    for name in sorted(found, key=lambda name: (-len(found[name]), "Sans" not in name, name)):
+        if found[name] & lacking:
+            lacking -= found[name]
+            families.append(name)
+    for text in texts:
+        text.set_fontfamily(families)
+
+
 @cache
-def families() -> list[str]:
-    """The fonts of the figures: DejaVu Sans, and for letters that it lacks, such as Chinese ones,
-    those of this machine that have many."""
-    many = re.compile(r"CJK|Arial Unicode|YaHei|Hiragino|Hei\b|Gothic")
-    return ["DejaVu Sans", *sorted(filter(many.search, get_font_names()))]
+def _letters_of(path: str) -> frozenset[int]:
+    """Return the letters of a font; none if its file is gone or damaged."""
+    with suppress(OSError, RuntimeError):
+        return frozenset(FT2Font(path).get_charmap())
+    return frozenset()
 
 
 @contextmanager
 def boxes_named() -> Iterator[None]:
     """Name in one line the characters that no font has, so that boxes are drawn for them, where
-    matplotlib prints a warning for each."""
+    matplotlib prints a warning for each. Its warnings of fonts without bold letters are left
+    out."""
     lacking: dict[str, None] = {}
-    with warnings.catch_warnings():
-        show = warnings.showwarning
+    logger = logging.getLogger("matplotlib.font_manager")
+    level = logger.level
+    try:
+        logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            show = warnings.showwarning
 
-        def shown(message: Warning | str, *rest: Any, **more: Any) -> None:
-            if found := re.match(r"Glyph (\d+) ", str(message)):
-                lacking[printable(chr(int(found[1])))] = None
-            else:
-                show(message, *rest, **more)
+            def shown(message: Warning | str, *rest: Any, **more: Any) -> None:
+                if found := re.match(r"Glyph (\d+) ", str(message)):
+                    lacking[printable(chr(int(found[1])))] = None
+                else:
+                    show(message, *rest, **more)
 
-        warnings.filterwarnings("always", "Glyph ")
-        warnings.showwarning = shown
-        yield
+            warnings.filterwarnings("always", "Glyph ")
+            warnings.showwarning = shown
+            yield
+    finally:
+        logger.setLevel(level)
     if lacking:
-        named = listed(list(lacking), 8)
-        print(f"no font here has {named}: install one, such as Noto Sans CJK", file=sys.stderr)
+        words = "install a font that has them, such as Noto Sans CJK for Chinese and Japanese"
+        print(f"boxes are drawn for {listed(list(lacking), 8)}: {words}", file=sys.stderr)
 
 
 _COLOURS: dict[Any, Any] = {
@@ -173,8 +207,7 @@ _COLOURS: dict[Any, Any] = {
 def styled(**more: str) -> AbstractContextManager[None]:
     """Apply this package's style and the settings `more` to what is drawn and saved inside, and
     ignore the user's own matplotlibrc."""
-    look = {**_COLOURS, "font.family": families(), **more}
-    return matplotlib.style.context([_FILE, look], after_reset=True)
+    return matplotlib.style.context([_FILE, {**_COLOURS, **more}], after_reset=True)
 
 
 def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tuple[Figure, Any]:
@@ -190,4 +223,5 @@ def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tupl
 def wrapped(words: str, points: float, size: float = 7.0) -> str:
     """Break text into lines about `points` points wide, at the font size `size`."""
     most = max(8, int(points / (LETTER * size)))
-    return "\n".join(textwrap.wrap(words, most, break_on_hyphens=False))
+    # Unlike textwrap, rich counts a Chinese letter as two.
+    return "\n".join(line.plain.rstrip() for line in Words(words).wrap(Console(), most))

@@ -204,5 +204,8 @@ def _answered(arguments: list[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
-        raise UserError(f"{error.format_message()} (--help shows what there is)") from None
+        words, options = error.format_message(), error.ctx.command.params if error.ctx else ()
+        if "extra argument" in words and any("--runs" in option.opts for option in options):
+            words += "; name runs by --runs, after `tst-study import` if they are logs or a table"
+        raise UserError(f"{words} (--help shows what there is)") from None
     return status if isinstance(status, int) else 0

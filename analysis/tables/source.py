@@ -4,6 +4,7 @@ of runs is made, wherever the runs were trained."""
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import pandas as pd
 
@@ -111,8 +112,10 @@ def roots(sources: Folders) -> tuple[Path, ...]:
     given = [sources] if isinstance(sources, str | Path) else sources
     for root in (folders := tuple(map(Path, given))):
         if root.is_file():
-            runs = root.parent / "runs" / root.stem
-            raise UserError(f"{root}: a file; name the folder of its runs, such as {runs}")
+            remedy = f"name the folder of its runs, such as {root.parent / 'runs' / root.stem}"
+            if root.suffix not in (".toml", ".py"):
+                remedy = f"make an archive of it: tst-study import {quote(str(root))} --to ARCHIVE"
+            raise UserError(f"{root}: a file; {remedy}")
         if not root.is_dir():
             raise UserError(f"{root}: no such folder; name a study's folder or a run's folder")
     return folders

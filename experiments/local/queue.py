@@ -38,7 +38,7 @@ from tst_study.experiments.run_process import (
     write_config,
 )
 from tst_study.experiments.study import Study
-from tst_study.process.host import cores, signals_handled
+from tst_study.process.host import cores, signal_in_words, signals_handled
 from tst_study.process.local_ranks import free_port
 from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
@@ -242,9 +242,10 @@ def _started(
     child = context.Process(target=target, args=arguments, name=name)
     try:
         child.start()
-    except OSError:
+    except (OSError, EOFError):
         # The socket of the fork server lies below `TMPDIR`. It cannot be used if somebody has
-        # cleaned that folder, or if the folder's path is too long for a socket.
+        # cleaned that folder, or if the folder's path is too long for a socket. The server itself
+        # may have been killed, such as for memory.
         if context.get_start_method() == "spawn":
             raise
         return _started(multiprocessing.get_context("spawn"), target, arguments, name)
@@ -304,7 +305,7 @@ def _record_end(planned: PlannedRun, code: int) -> str:
         return (status["message"] if status else "") or state_there
     message = f"its process ended with status {code}"
     if code < 0:
-        message = f"its process was killed by {signal.Signals(-code).name}"
+        message = f"its process was killed by {signal_in_words(-code)}"
     mark(planned.folder, planned.config, "failed", message)
     return message
 

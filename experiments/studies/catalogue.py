@@ -83,6 +83,11 @@ def load(
         study = _of_configs(names, scale)
     elif len(names) > 1:
         raise UserError(f"{names[0]}: a study of its own; name nothing but run configs beside it")
+    elif kind is None and names[0] not in STUDIES and Path(names[0]).is_dir():
+        raise UserError(
+            f"{names[0]}: a folder without run configs; name a study or its file, or see what the "
+            f"results in it say: tst-study analyse --runs {names[0]}"
+        )
     else:
         study = _of_file(names[0], kind is None, scale)
     suffix = f"-{study.scale}" if study.scale else ""

@@ -40,6 +40,7 @@ from tst_study.config.schema import (
 from tst_study.cost.compute import steps_at_equal_flops
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.corpora import Recipe, Text, TextSource, by_folder
+from tst_study.experiments.slurm.profile import Resources
 from tst_study.experiments.studies.grid import ALL_DIVERGED, Tuning, mean_loss, one_or_all
 from tst_study.experiments.studies.setting import LABELS, Setting
 from tst_study.experiments.study import Results
@@ -137,7 +138,7 @@ class Grid(Strict):
     tune: Tune | None = None
     matched: Matched = Matched()
     setups: dict[FolderName, SetUp] = Field({})
-    resources: dict[str, Table] = Field({})
+    resources: Table = Field({})
     questions: tuple[Asked, ...] = ()
     existing: tuple[PathText, ...] = ()
     text: dict[FolderName, TextSource] = Field({})
@@ -398,8 +399,9 @@ class StudyFile:
                 raise self.fail(
                     f"[tune] seeds: {min(both)} is a seed of the measured runs too; give others"
                 )
-        for name in grid.resources:
+        for name, resources in grid.resources.items():
             one_of(name, self.setups, f"{self.path}: [resources] set-up")
+            self._validated(Resources, resources, f"[resources.{name}] ")
         count = sum(len(point.seeds) for point in self.points)
         if count > MOST_RUNS:
             raise self.fail(f"{count:,} runs; at most {MOST_RUNS:,}: take values out")
@@ -467,7 +469,7 @@ class StudyFile:
 
     def resources_of(self, config: Config) -> Table:
         """Return the file's `[resources]` for the set-up of a run that `runs` has listed."""
-        return self.grid.resources.get(self._setup_of[config.name], {})
+        return dict(self.grid.resources.get(self._setup_of[config.name], {}))
 
     def corpora(self, home: Path) -> dict[Path, Recipe]:
         """Return the recipe of every text that the file or this package can make, by the folder of

@@ -82,7 +82,7 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(t
     assert "corpus: too short; give more text" in reasons
     assert "ZeroDivisionError: division by zero" in reasons
     assert "given up: launches in a row without a new checkpoint: 4 (its process was" in reasons
-    assert "killed by SIGKILL" in reasons
+    assert "killed by SIGKILL, as when memory runs out" in reasons
     assert all(run_state(tmp_path, name)["state"] == "failed" for name in ("fail", "bug", "killed"))
     (log,) = tmp_path.glob("bug-*/job/log.txt")
     assert "Traceback" in log.read_text()
@@ -98,12 +98,20 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(t
 
 
 def test_a_fork_server_out_of_reach_does_not_end_the_launcher(tmp_path, monkeypatch):
-    """As if somebody had cleaned `TMPDIR`, in which the server's socket lies."""
+    """As if somebody had cleaned `TMPDIR`, in which the server's socket lies; and if the server is
+    killed while it loads, as it is where memory runs out."""
     server = forkserver._forkserver  # type: ignore[attr-defined]
     server.ensure_running()
-    monkeypatch.setattr(server, "_forkserver_address", str(tmp_path / "gone"))
-    submit(study_of(config("run")), tmp_path)
-    assert launches(tmp_path) == {"run": 1}
+    with monkeypatch.context() as away:
+        away.setattr(server, "_forkserver_address", str(tmp_path / "gone"))
+        submit(study_of(config("run")), tmp_path)
+    (tmp_path / "dies.py").write_text("import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(server, "_preload_modules", ["dies"])
+    os.kill(server._forkserver_pid, signal.SIGKILL)
+    os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOWAIT)
+    submit(study_of(config("another", "seed=1")), tmp_path)
+    assert launches(tmp_path) == {"run": 1, "another": 1}
 
 
 def test_runs_that_failed_are_told_even_if_no_report_can_be_written(tmp_path, monkeypatch, capsys):

@@ -15,6 +15,7 @@ from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import read_questions, register
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config, to_dict, to_toml
+from tst_study.config.schema import load as load_config
 from tst_study.cost.compute import count_flops
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.errors import UserError
@@ -291,6 +292,8 @@ def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path: Path) 
         ("extend = 2", "extent = 2", "[tune] key 'extent' is not known; did you mean 'extend'"),
         ("model = {layers = 24", "model = {layers = [24]", "a list; only a tuned key takes one"),
         ("[resources.m350]", "[resources.m35]", "did you mean 'm350'"),
+        ("[resources.m350]", "[resources]", "set-up 'gpus_per_node' is not known"),
+        ("gpus_per_node = 8", "gpus = 8", "[resources.m350] gpus: unknown key; there are: nodes"),
         ('arm = "both", bag_size = 4', 'arm = "both", bag_size = 5', "no arm is"),
         ('arm = "both", bag_size = 4', 'arm = "both", s = 4', "[[questions]] key 's' is not known"),
         ("seeds = [0, 1, 2]", f"seeds = {[*range(101, 5101)]}", "180,000 runs; at most 20,000"),
@@ -348,6 +351,8 @@ def test_what_is_no_study_is_refused_in_a_line(
             load(words)
     with pytest.raises(UserError, match="has no scales; leave it out"):
         load("ours.toml", "quick")
+    with pytest.raises(UserError, match="a grid of runs; train them by: tst-study submit ours"):
+        load_config("ours.toml")
 
 
 PYTHON = """

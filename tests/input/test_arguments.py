@@ -24,6 +24,8 @@ ARGUMENTS = [
     (["train", "run.toml", "--folder", "file"], "file/status.json: cannot be read (Not a dir"),
     (["train", "run.toml", "--folder", LONG], "cannot be read (File name too long); "),
     (["train", "run.toml", "--folder", "/proc/x"], "/proc/x: No such file or directory"),
+    (["plan", "folder"], "folder: a folder without run configs; name a study or its file, or see"),
+    (["figures", "file"], "argument(s) (file); name runs by --runs, after `tst-study import` if"),
     (["plan", "labtop"], "study 'labtop' is not known; did you mean 'laptop'?"),
     (["plan", "laptop", "--scale", "big"], "scale 'big' of study 'laptop' is not known"),
     (["plan", "laptop", "--device", "x"], "--device 'x' is not known; there are: GB300"),
@@ -35,6 +37,7 @@ ARGUMENTS = [
     (["plan", "laptop", "--profile", "file"], "file: not valid TOML: "),
     (["plan", "laptop", "--runs", "file"], "'--runs': dir"),
     (["plan", "laptop", "--runs", "file/x"], "Not a directory"),
+    (["studies", "nosuch"], "study 'nosuch' is not known; there are: laptop, "),
     (["submit", "nosuch"], "study 'nosuch' is not known"),
     (["retry", "nosuch"], "study 'nosuch' is not known"),
     (["retry", "laptop"], "runs/laptop-quick: no such folder; submit the study first"),
@@ -46,14 +49,14 @@ ARGUMENTS = [
     (["analyse"], "comparison: name --runs DIR"),
     (["analyse", "--runs", "folder"], "folder: no run folder there; name the folder that holds"),
     (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: cannot be read"),
-    (["data", "verify", "file"], "file/manifest.json: cannot be read (Not a"),
+    (["data", "verify", "file"], "file/manifest.json: no such file; `tst-study data"),
     (["data", "verify", "folder"], "folder/manifest.json: no such file; `tst-study data prepare`"),
     (["export", "folder", "--to", "x"], "folder/run.json: missing; folder is not a run folder"),
     *(
         (
             [*verb, path],
             "File name too long" if path == LONG
-            else "file: a file; name the folder" if (verb[-1], path) == ("--runs", "file")
+            else "file: a file; make an archive of it" if (verb[-1], path) == ("--runs", "file")
             else said.format(path),
         )
         for said, verbs in PLACES.items()

@@ -7,6 +7,9 @@ from urllib.parse import unquote
 
 import pandas as pd
 import pytest
+from fontTools.ttLib import TTFont
+from matplotlib import font_manager
+from matplotlib.font_manager import findfont, findSystemFonts, fontManager
 
 from tests.analysis.made_runs import config, write_run
 from tst_study.analysis.summary import summarise
@@ -15,11 +18,11 @@ from tst_study.analysis.tables.source import load, read_tables
 from tst_study.errors import UserError
 from tst_study.paper_figures.build import Built, build
 from tst_study.paper_figures.catalogue import catalogue, find
-from tst_study.paper_figures.drawing import Picture, rendered
+from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.item import judged
 from tst_study.paper_figures.report.sections import lead, runs
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import boxes_named, new_figure, styled
+from tst_study.paper_figures.style import _letters_of, boxes_named, new_figure
 from tst_study.paper_figures.table import Grid, Table, markdown
 
 
@@ -141,14 +144,31 @@ def test_what_comes_from_a_run_is_escaped(tmp_path: Path) -> None:
     assert markdown(table).startswith("# &lt;u> # two\n\n&lt;i>\n\n**&lt;b>**")
 
 
-def test_letters_that_no_font_has_are_named_in_one_line(capsys) -> None:
-    letters = "\ufdd0\ufdd1"  # which are no characters, so that no font has them
-    with boxes_named(), styled():
-        figure, _ = new_figure(1, 1, 1)
-        figure.text(0, 0, letters)
-        rendered(figure, "svg")
+def test_letters_come_from_any_font_of_the_machine_and_those_of_none_are_named_in_one_line(
+    tmp_path, monkeypatch, capsys, caplog
+):
+    """Also from a font that was installed after matplotlib had made its list of fonts, and which
+    has no bold letters for the title."""
+    monkeypatch.setattr(fontManager, "ttflist", list(fontManager.ttflist))
+    paths = {*findSystemFonts(), *(font.fname for font in fontManager.ttflist)}
+    known = set().union(*(_letters_of(path) for path in paths if "LastResort" not in path))
+    letter = next(chr(i) for i in range(2**16, 2**18) if chr(i).isprintable() and i not in known)
+    whole = Picture(
+        data=pd.DataFrame(), caption="", title=letter, draw=lambda: new_figure(1, 1, 1)[0]
+    )
+    with boxes_named():
+        assert whole.contents()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(r"no font here has \ufdd0, \ufdd1: install one")
+    assert line.startswith(f"boxes are drawn for {letter}: install a font that has them")
+    font = TTFont(findfont("DejaVu Sans"))
+    font["cmap"].getcmap(3, 10).cmap[ord(letter)] = "A"
+    for record in font["name"].names:
+        record.string = "Ours"
+    font.save(tmp_path / "ours.ttf")
+    monkeypatch.setattr(font_manager, "X11FontDirectories", [str(tmp_path)])
+    with boxes_named():
+        assert whole.contents()
+    assert (capsys.readouterr().err, caplog.text) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -679,6 +679,8 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
     values = {}
     if path is not None:
         values = _read_recorded(Path(path)) if Path(path).suffix == ".json" else read_toml(path)
+    if {"arms", "base"} & values.keys():
+        raise UserError(f"{path}: a grid of runs; train them by: tst-study submit {path}")
     for override in overrides:
         apply_override(values, override)
     source = str(path) if path is not None else "--set"

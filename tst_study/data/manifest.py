@@ -139,7 +139,8 @@ def read_manifest(folder: str | Path) -> Manifest:
     Raises `UserError` if there is none, or if it is damaged or of another schema version.
     """
     path = Path(folder) / MANIFEST
-    manifest = read_json(path, _MANIFEST, "delete the folder and prepare it again")
+    remedy = "delete the folder and prepare it again"
+    manifest = read_json(path, _MANIFEST, remedy) if path.parent.is_dir() else None
     if manifest is None:
         raise UserError(f"{path}: no such file; `tst-study data prepare` makes prepared folders")
     return manifest

@@ -21,6 +21,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal
 terminal was closed (SIGHUP)."""
 
 
+def signal_in_words(number: int) -> str:
+    """Name a signal that ended a process, and the usual cause of SIGKILL."""
+    cause = ", as when memory runs out: raise its limit, or train fewer runs or ranks at a time"
+    return signal.Signals(number).name + cause * (number == signal.SIGKILL)
+
+
 def cores() -> int:
     """Number of cores that this process may use, which may be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):

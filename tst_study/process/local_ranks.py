@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from tst_study.process.host import cores, signals_handled
+from tst_study.process.host import cores, signal_in_words, signals_handled
 from tst_study.process.rank_environment import rank_variables
 
 GRACE_SECONDS = 30.0
@@ -65,7 +65,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[in
                 deadline = time.monotonic() + GRACE_SECONDS
                 words = "" if received else f"rank {number} failed; its own message says why"
                 if rank.returncode < 0 and not received:
-                    words = f"rank {number} was ended by {signal.Signals(-rank.returncode).name}"
+                    words = f"rank {number} was ended by {signal_in_words(-rank.returncode)}"
                     print(f"error: {words}", file=sys.stderr)
         time.sleep(0.1)
     return status, words

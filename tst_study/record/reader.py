@@ -382,7 +382,7 @@ def read_header(folder: str | Path) -> RunHeader:
     """Read `run.json`. Raises `UserError` if it is missing or damaged, or if its config is not
     valid."""
     path = Path(folder) / "run.json"
-    header = read_json(path, _HEADER)
+    header = read_json(path, _HEADER) if Path(folder).is_dir() else None
     if header is None:
         raise UserError(f"{path}: missing; {folder} is not a run folder")
     from_dict(of_record(header["config"]), f"{path}: config")
