@@ -20,7 +20,7 @@ import typer
 
 from tests.experiments import fake_training
 from tests.experiments.fake_training import at, config, launches, study_of
-from tests.experiments.test_studies import NoResults
+from tests.experiments.test_studies import BestAt
 from tests.record.test_record import DATA
 from tests.slurm.test_launching import run_state, wait_until
 from tst_study import file_lock
@@ -197,7 +197,7 @@ def stopped_by(number: signal.Signals, study: Study, root: Path) -> int:
     """Exit status of a launcher that gets a signal as soon as all runs have begun."""
 
     def stop_soon() -> None:
-        wait_until(lambda: len(list(root.glob("*/checkpoints/*"))) == len(study.runs(NoResults())))
+        wait_until(lambda: len(list(root.glob("*/checkpoints/*"))) == len(study.runs(BestAt())))
         os.kill(os.getpid(), number)
 
     threading.Thread(target=stop_soon).start()
@@ -434,5 +434,5 @@ def test_runs_that_may_take_the_gpu_are_spawned_and_have_it_alone(
 
 def test_studies_of_laptop_models_stay_on_processors():
     for scale in ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper"):
-        devices = {run.execution.device for run in load("headline", scale).runs(NoResults())}
+        devices = {run.execution.device for run in load("headline", scale).runs(BestAt())}
         assert devices == {"auto" if scale in ("one-gpu", "paper") else "cpu"}

@@ -37,7 +37,7 @@ ARGUMENTS = [
     (["plan", "laptop", "--profile", "file"], "file: not valid TOML: "),
     (["plan", "laptop", "--runs", "file"], "'--runs': dir"),
     (["plan", "laptop", "--runs", "file/x"], "Not a directory"),
-    (["studies", "nosuch"], "study 'nosuch' is not known; there are: laptop, "),
+    (["studies", "nosuch"], "study 'nosuch' is not known"),
     (["submit", "nosuch"], "study 'nosuch' is not known"),
     (["retry", "nosuch"], "study 'nosuch' is not known"),
     (["retry", "laptop"], "runs/laptop-quick: no such folder; submit the study first"),
