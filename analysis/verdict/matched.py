@@ -83,7 +83,7 @@ def matched(found: Comparison) -> pd.DataFrame:
         first = next(rows_of(members.head(1)))
         same = (*SAME_BUT_LENGTH, "group", "corpus", "setting", "steps", "learning_rate")
         shared = {**{name: first[name] for name in same}, "params": big(first["parameters"])}
-        allowed = max(1, tried[_together(members)])
+        allowed = tried[_together(members)]
         decided = next(rows_of(alike(found.table, first, (*SAME, *SETTING)).head(1)), None)
         for column, kind in (("flops", EQUAL_FLOPS), ("raw_tokens", EQUAL_DATA)):
             unstable = decided is not None and decided["verdict"] == "unstable"

@@ -579,6 +579,16 @@ def test_two_runs_are_never_taken_for_one(one, other, words, tmp_path):
         import_logs([str(tmp_path)], FACTS)
 
 
+def test_logs_of_a_restart_and_tables_that_got_one_name_are_one_run(tmp_path):
+    log = json_lines(tmp_path / "run") / "log.jsonl"
+    log.with_name("log.jsonl.gz").write_bytes(gzip.compress(b'{"step": 10, "loss": 9.0}\n'))
+    assert len(tables(tmp_path / "run").runs) == 1
+    for name, value in (("a", 2), ("b", 3)):
+        (tmp_path / f"{name}.csv").write_text(f"step,loss\n30,{value}\n")
+    named = import_logs([f"r={tmp_path / name}.csv" for name in "ab"], FACTS)
+    assert named.curves["loss"].tolist() == [3]
+
+
 def test_runs_of_one_name_from_two_places_are_refused(tmp_path):
     for place in "ab":
         (tmp_path / place).mkdir()

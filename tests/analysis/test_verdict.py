@@ -104,9 +104,15 @@ def test_diverged_seeds_are_counted_and_two_of_them_take_the_verdict(runs, lost,
         write_run(runs, config(seed, steps=1600), 3.5)  # as much text as s = 4, r = 0.2
     equal = matched(compare(load(runs))).query("kind == 'equal data'")
     assert (set(equal["verdict"].dropna()) == {"unstable"}) == (lost == 2)
-    longer = Arm(name="longer", setting="baseline", where={"steps": 1600})
-    these = {"against": longer, "matched": "data"}  # of which none diverged
-    asked = [question(4, where={"seed": (0, 1, 2, 3)}).model_copy(update=these)]
+    same, longer = (
+        Arm(name=f"{steps} steps", setting="baseline", where={"steps": steps})
+        for steps in (1000, 1600)
+    )
+    at_data = question(4, where={"seed": (0, 1, 2, 3)})  # none of which diverged
+    asked = [
+        question(4).model_copy(update={"against": same}),
+        at_data.model_copy(update={"against": longer, "matched": "data", "family": "data"}),
+    ]
     equal = matched(compare(load(runs), asked)).query("kind == 'equal data'").set_index("setting")
     assert equal.loc["s = 4, r = 0.2", "verdict"] == "no difference shown"
     assert table["verdict"].iloc[2] == verdict
