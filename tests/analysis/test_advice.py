@@ -394,7 +394,9 @@ def test_the_pilot_says_what_it_costs_and_what_the_most_pairs_would() -> None:
     assert "over --deadline (" in hurried.sections["How to find out"][0]
     gain = advice.pilot.rungs[-1].worthwhile + advice.pilot.least
     assert f"A true gain of {gain:.3f} gets a go in 80% of pilots" in rule
-    assert "else stop. A true gain" in str(analysis.advise("200k", "20M").sections)
+    small = str(analysis.advise("200k", "20M").sections)
+    assert "else stop. A true gain" in small
+    assert "(as in our " in small
 
 
 def test_hours_are_those_that_plan_and_train_compute() -> None:
