@@ -4,6 +4,7 @@ import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import tomli_w
@@ -25,7 +26,7 @@ STUDIES = {path.stem: path for path in (*sorted(HERE.glob("*.toml")), HERE / "tu
 
 def scales_of(path: Path) -> list[str]:
     """Return the names of the scales of a study's file."""
-    return scales(path) if path.suffix == ".toml" else list(_declared(path))
+    return scales(path) if path.suffix == ".toml" else [name for name in _declared(path) if name]
 
 
 def described() -> dict[str, tuple[str, list[str]]]:
@@ -111,12 +112,15 @@ def _of_file(name: str, bundled: bool, scale: str | None) -> Study:
     but `quick` for a bundled one."""
     path = STUDIES[one_of(name, STUDIES, "study")] if bundled else Path(name)
     home, of = (Path(), f" of study {name!r}") if bundled else (path.parent, f" of {path}")
-    known = scales_of(path)
+    declared = _declared(path) if path.suffix == ".py" else {}
+    known = [name for name in declared if name] if declared else scales(path)
     if scale and not known:
         raise UserError(f"--scale {scale}: {name} has no scales; leave it out")
     first = "quick" if bundled and "quick" in known else next(iter(known), "")
     chosen = one_of(scale, known, "scale", of) if scale else first
-    return (_of_grid if path.suffix == ".toml" else _of_python)(path, chosen, home)
+    if declared:
+        return _of_python(path, declared[chosen], chosen, home)
+    return _of_grid(path, chosen, home)
 
 
 def source_kind(source: str) -> str | None:
@@ -175,8 +179,7 @@ def _declared(path: Path) -> Mapping[str, Declared]:
     return by_scale
 
 
-def _of_python(path: Path, scale: str, home: Path) -> Study:
-    declared = _declared(path)[scale]
+def _of_python(path: Path, declared: Declared, scale: str, home: Path) -> Study:
     above = path.absolute().parent
     imported = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     files = {Path(file).resolve() for file in imported if file}
@@ -206,25 +209,26 @@ def _of_grid(path: Path, scale: str, home: Path) -> Study:
     grid = file.grid
     asks = f"{grid.asks} {grid.caveat}".strip() or f"The grid of {path}."
 
-    def part(plan_only: bool) -> Study:
-        return Study(
-            name=grid.study,
-            scale=scale,
-            title=grid.study + (f" ({scale})" if scale else ""),
-            claims=asks,
-            corpora=file.corpora(home),
-            runs=lambda results: file.runs(results, plan_only),
-            recorded=tuple(home / one for one in grid.existing),
-            questions=file.questions(),
-            asks=grid.asks,
-            home=home,
-            files=file.files,
-            resources_of=file.resources_of,
-        )
-
+    study = Study(
+        name=grid.study,
+        scale=scale,
+        title=grid.study + (f" ({scale})" if scale else ""),
+        claims=asks,
+        corpora=file.corpora(home),
+        runs=file.runs,
+        recorded=tuple(home / one for one in grid.existing),
+        questions=file.questions(),
+        asks=grid.asks,
+        home=home,
+        files=file.files,
+        resources_of=file.resources_of,
+    )
     only = ", ".join(dict.fromkeys(point.setup for point in file.points if point.plan_only))
-    planned = replace(part(True), title=f"{only}: planned only, never trained", questions=())
-    return replace(part(False), planned_only=planned if only else None)
+    if not only:
+        return study
+    title = f"{only}: planned only, never trained"
+    runs = partial(file.runs, plan_only=True)
+    return replace(study, planned_only=replace(study, title=title, runs=runs, questions=()))
 
 
 def _of_configs(names: Sequence[str], scale: str | None) -> Study:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -21,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from tst_study.analysis.tables.columns import RUN_COLUMNS
 from tst_study.analysis.verdict.question import DEFAULT_METHOD, Arm, Method, Question
 from tst_study.config.identity import digest, identity_form
-from tst_study.config.keys import dotted_keys, problem_of, sections_of
+from tst_study.config.keys import dotted_keys, meant, problem_of, sections_of
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import (
     RIVALS,
@@ -266,16 +265,8 @@ class StudyFile:
         for key in {*flat} - {*known}:
             if key.partition(".")[0] in LABELS:
                 raise self.fail(f"[{where}] {key} is set by other tables; take it out")
-            section, _, name = key.rpartition(".")
-            meant = {symbol: name for name, symbol in SYMBOLS.items()}.get(key, f".{key}")
-            same = [each for each in known if each.endswith(meant)]
-            if section and not same:
-                names = [each.removeprefix(f"{section}.") for each in known]
-                inside = [each for each in names if f"{section}.{each}" in known]
-                one_of(name, inside or known, f"{self.path}: [{where}] key", f" of {section}")
-            near = same or get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "docs/config.md lists all"
-            raise self.fail(f"[{where}] key {key!r} is not known; {hint}")
+            word = next((name for name, symbol in SYMBOLS.items() if symbol == key), key)
+            raise self.fail(f"[{where}] key {key!r} is not known; {meant(word, known)}")
         for key, value in flat.items():
             if value == []:
                 raise self.fail(f"[{where}] {key} is an empty list; give values or take it out")
@@ -624,11 +615,7 @@ class StudyFile:
             and other.agrees(point, other.crossed.keys() & point.crossed.keys())
         ]
         if len(others) > 1:
-            others = [
-                other
-                for other in others
-                if other.agrees(point, other.crossed.keys() | point.crossed.keys())
-            ]
+            others = [other for other in others if other.agrees(point, self.cross)]
         if len(others) > 1:
             others = [other for other in others if other.numbers == point.numbers]
         if len(others) != 1:
@@ -653,17 +640,13 @@ class StudyFile:
                 steps = round(point.text * point.length)
                 if steps == point.length:
                     continue  # the arm reads no more text than the baseline
-            arm = self._arm(point, point.config.schedule.steps, columns, seeds)
-            against = self._arm(other, steps, columns, seeds)
+            called = asked.called or ("", "")
+            arm = self._arm(point, called[0], point.config.schedule.steps, columns, seeds)
+            against = self._arm(other, called[1], steps, columns, seeds)
             if matched == "loss":
                 kept = {key: value for key, value in against.where.items() if key != STEPS}
                 against = against.model_copy(update={"where": kept})
             in_family = matched == "flops"
-            if asked.called:
-                arm, against = (
-                    one.model_copy(update={"name": name})
-                    for one, name in zip((arm, against), asked.called, strict=True)
-                )
             yield Question(
                 name=asked.name or f"{arm.name}{setup} against {against.name}{other_setup}{words}",
                 arm=arm,
@@ -685,7 +668,9 @@ class StudyFile:
         varied -= {*SuperposedPhase.model_fields}
         return varied | ({"model"} if "model.preset" in varied else set())
 
-    def _arm(self, point: Point, steps: int, columns: Table, seeds: tuple[int, ...]) -> Arm:
+    def _arm(
+        self, point: Point, name: str, steps: int, columns: Table, seeds: tuple[int, ...]
+    ) -> Arm:
         """Return the runs of an arm as declared: by its keys of the config, but for tuned ones."""
         varied = self._varied | ({"superposition"} if point.superposition.bag_size > 1 else set())
         others = [point]
@@ -693,7 +678,8 @@ class StudyFile:
             others = [self._beginning(point, base) for base in self._candidates(point.setup)]
         possible = [dict(_leaves(to_dict(each.config))) for each in others]
         for values in possible:
-            values |= {key: None for key in varied if values.get(_section(key), 0) is None}
+            absent = (key for key in varied if values.get(key.rpartition(".")[0], 0) is None)
+            values |= dict.fromkeys(absent)
         where = {
             key: one_or_all(values[key] for values in possible)
             for key in possible[0]
@@ -704,14 +690,10 @@ class StudyFile:
         several = {key: tuple(v) if isinstance(v, list) else v for key, v in columns.items()}
         where |= {STEPS: steps} | several | {"seed": seeds}
         words = [_in_words(key, value) for key, value in point.numbers.items()]
-        return Arm(name=", ".join([point.arm, *words]), where=where)
+        return Arm(name=name or ", ".join([point.arm, *words]), where=where)
 
 
 SYMBOLS = {"bag_size": "s", "step_ratio": "r"}
-
-
-def _section(key: str) -> str:
-    return key.rpartition(".")[0]
 
 
 def _several(value: Any) -> list[Any] | tuple[Any, ...]:

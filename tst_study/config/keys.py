@@ -19,14 +19,14 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     """Describe the most telling problem that a validation found, in one line.
 
     The line names the key, quotes the wrong value (unless it is a table or a list), and says what
-    is wrong. For an unknown key it suggests another key instead of quoting a value (`_meant`).
+    is wrong. For an unknown key it suggests another key instead of quoting a value (`meant`).
     """
     problems = error.errors(include_url=False)
     first = min(problems, key=_rank)
     kind, given, keys = first["type"], first["input"], list(dotted_keys(schema))
     key = _key(first, keys) or "config"
     if kind == "extra_forbidden":
-        return f"{key}: unknown key; {_meant(key, keys)}"
+        return f"{key}: unknown key; {meant(key, keys)}"
     if kind == "missing":
         missing = [_key(each, keys) for each in problems if each["type"] == kind]
         it, name = ("it", key) if len(missing) == 1 else ("them", "KEY")
@@ -68,7 +68,7 @@ def _key(problem: Mapping[str, Any], keys: Sequence[str]) -> str:
     return ".".join(str(part) for part in problem["loc"] if isinstance(part, int) or part in known)
 
 
-def _meant(given: str, keys: Sequence[str]) -> str:
+def meant(given: str, keys: Sequence[str]) -> str:
     """Suggest a key in place of an unknown one: a key of the same section with a similar name, or
     else the keys of the same name in other sections, or else all keys of the section."""
     section, _, name = re.sub(r"\.\d+(?=\.)", "", given).rpartition(".")
