@@ -163,7 +163,7 @@ def with_rates(
     swept = tried.groupby(["family", "setting"])["learning_rate"].nunique()
     tuned = set(swept.index[swept > 1])
     for question in questions:
-        sides = pd.concat(question.runs(kept))[["family", "setting"]]
+        sides = pd.concat(question.runs(kept, ["family", "setting"]))
         tuned |= set(sides.itertuples(index=False, name=None))
     for (family, _), members in kept.groupby(["family", "eval_set"], dropna=False):
         known, is_baseline = members["learning_rate"], members["method"] == "baseline"

@@ -2,6 +2,7 @@
 which `decide` judges. For reports it computes the losses and costs of the questions' arms, and the
 gains in the course of training."""
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from tst_study.errors import UserError
 
 COSTS = ["raw_tokens", "flops"]
 """Columns of the run table that say what a whole run costs, as planned."""
+SIZES = ["parameters", "steps", "learning_rate"]
+"""Columns of the run table that say how large an arm's runs are."""
 
 
 def asked_contrasts(
@@ -77,11 +80,11 @@ def differences(arm: pd.DataFrame, against: pd.DataFrame) -> str:
         return ""
     tables = []
     for runs in (arm, against):
-        shown = runs[list(DIFFER)].map(_plain)
-        configs = [declared(text) for text in runs["config"] if isinstance(text, str)]
-        rest = pd.json_normalize(configs).filter(regex=r"^(optimizer|batch)\.")
-        known = [name for name in rest if str(name).partition(".")[2] not in DIFFER]
-        tables.append({**_values(shown), **_values(rest[known].map(json.dumps))})
+        shown = {name: map(_plain, runs[name].unique().tolist()) for name in DIFFER}
+        configs = [_optimizer_and_batch(text) for text in runs["config"] if isinstance(text, str)]
+        for name in dict.fromkeys(name for config in configs for name in config):
+            shown[name] = (config.get(name, "null") for config in configs)
+        tables.append({name: sorted(set(cells)) for name, cells in shown.items()})
     parts = []
     for name, own in tables[0].items():
         if (other := tables[1].get(name, own)) != own:
@@ -90,8 +93,16 @@ def differences(arm: pd.DataFrame, against: pd.DataFrame) -> str:
     return "; ".join(parts)
 
 
-def _values(table: pd.DataFrame) -> dict[str, list[str]]:
-    return {str(name): sorted(set(cells)) for name, cells in table.items()}
+@functools.lru_cache(4096)
+def _optimizer_and_batch(config: str) -> dict[str, str]:
+    """Return the values, as JSON, of these two sections' keys that no column of `DIFFER` holds."""
+    return {
+        f"{section}.{key}": json.dumps(value)
+        for section, keys in declared(config).items()
+        if section in ("optimizer", "batch")
+        for key, value in keys.items()
+        if key not in DIFFER
+    }
 
 
 def _plain(value: Any) -> str:
@@ -113,7 +124,8 @@ def uncovered(runs: pd.DataFrame, questions: Sequence[Question]) -> set[str]:
     runs = labelled(runs)
     covered: set[str] = set()
     beside: set[str] = set()
-    sides = [(question.within, pd.concat(question.runs(runs))) for question in questions]
+    needed = ["study", "folder"]
+    sides = [(question.within, pd.concat(question.runs(runs, needed))) for question in questions]
     for within, own in sides:
         covered |= set(own["folder"])
         study = runs["study"].isin(own["study"]) & runs["folder"].str.startswith(within)
@@ -135,7 +147,7 @@ def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
             "loss": runs["nats_per_token"].mean(),
             "deviation": runs["nats_per_token"].std(),
             **runs[COSTS].mean(),
-            **runs[["parameters", "steps", "learning_rate"]].max(),
+            **runs[SIZES].max(),
         }
         for name, runs in _arm_runs(kept, questions)
     )
@@ -152,8 +164,9 @@ def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[s
     """Return name and runs of each arm that a question names, each arm once. A question's
     comparison arm comes before its arm."""
     every = {}
+    shown = ["block", "nats_per_token", *COSTS, *SIZES]
     for question in (one for one in questions if one.matched != "loss"):
-        runs, against = question.runs(kept)
+        runs, against = question.runs(kept, shown)
         for arm, arm_runs in ((question.against, against), (question.arm, runs)):
             every[question.within + arm.model_dump_json()] = (arm.name, arm_runs)
     return list(every.values())
@@ -178,7 +191,7 @@ def gains_over_training(
     for question in (one for one in questions if one.matched != "loss"):
         arm, against = (
             losses[list(runs["folder"])].set_axis(runs["block"], axis="columns")
-            for runs in question.runs(kept)
+            for runs in question.runs(kept, ["folder", "block"])
         )
         both = arm.columns.intersection(against.columns)
         names = (question.family, question.name, question.arm.name, question.against.name)
