@@ -337,6 +337,8 @@ def _settings(
         [f"{one['setting']}, {one['corpus']}, {one['steps']:,} steps" for one in firsts], firsts
     )
     baselines = kept[kept["method"] == "baseline"]
+    of_lost = [SuperpositionSetting.of_row(row) for row in rows_of(lost)]
+    lost = lost.assign(whole=pd.Series(of_lost, lost.index, dtype=object))
     rows, cells = [], []
     for members, first, name in zip(ordered, firsts, names, strict=True):
         against = alike(baselines, first, SAME)
@@ -346,7 +348,6 @@ def _settings(
         own = kept[kept["folder"].isin([pair["superposed_folder"] for pair in members])]
         tried = alike(lost, first, SAME[:2])
         of_setting = SuperpositionSetting.of_row(first)
-        settings_tried = [SuperpositionSetting.of_row(row) for row in rows_of(tried)]
         row = {
             **first,
             "baseline": sum(pair["baseline"] for pair in members) / len(members),
@@ -357,7 +358,7 @@ def _settings(
             name=name,
             losses=pd.Series({pair["block"]: pair["superposed"] for pair in members}),
             against_losses=against.set_index("block")["nats_per_token"].astype(float),
-            diverged=sum(one == of_setting for one in settings_tried),
+            diverged=sum(one == of_setting for one in tried["whole"]),
             diverged_against=int((tried["method"] == "baseline").sum()),
             run_ids=row["run_ids"],
             differs=differences(own, against),

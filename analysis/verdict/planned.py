@@ -4,7 +4,7 @@ gains in the course of training."""
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -34,9 +34,11 @@ def asked_contrasts(
     table does not have.
     """
     contrasts = []
+    shown = [name for name in _OF_CONTRASTS if name in kept]
     for question in (one for one in questions if one.matched != "loss"):
         arm, against = question.arm, question.against
-        (arm_runs, against_runs), diverged = question.runs(kept), question.runs(lost)
+        arm_runs, against_runs = question.runs(kept, shown)
+        diverged = question.runs(lost, shown)
         # Runs with seeds are paired on one held-out text, which their block names. Runs without
         # seeds are compared as two samples, so texts that only one arm has are left out here.
         if arm_runs["seed"].isna().all() and against_runs["seed"].isna().all():
@@ -71,6 +73,9 @@ def asked_contrasts(
 DIFFER: tuple[str, ...] = ("corpus", "parameters", "steps", "sequences", "sequence_length")
 DIFFER += ("schedule", "learning_rate")
 """Columns of what arms may differ in besides superposition."""
+_OF_CONTRASTS: tuple[str, ...] = ("run_id", "seed", "block", "eval_set", "nats_per_token")
+_OF_CONTRASTS += ("documents", "launches", "config", *COSTS, *DIFFER)
+"""Columns that `asked_contrasts` reads; only some tables have `documents`."""
 
 
 def differences(arm: pd.DataFrame, against: pd.DataFrame) -> str:
@@ -80,6 +85,7 @@ def differences(arm: pd.DataFrame, against: pd.DataFrame) -> str:
         return ""
     tables = []
     for runs in (arm, against):
+        shown: dict[str, Iterable[str]]
         shown = {name: map(_plain, runs[name].unique().tolist()) for name in DIFFER}
         configs = [_optimizer_and_batch(text) for text in runs["config"] if isinstance(text, str)]
         for name in dict.fromkeys(name for config in configs for name in config):

@@ -426,13 +426,15 @@ def _make_tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
 
 def _training_sample(request: Request, sources: Sequence[Source], most_bytes: int) -> Iterator[str]:
     """Yield the first training documents that are not held out, about `most_bytes` bytes of text
-    and none beyond the request's `limit_bytes`."""
+    and none beyond the request's `limit_bytes`. Of a document that is longer than all of this, the
+    rest is left out."""
+    longest = most_bytes
     train = [source for source in sources if source.record.split == "train"]
     for _, documents_of_source in _within_limit(request, train):
         for number, (_, text) in enumerate(documents_of_source):
             content = text.encode()
             if not _held_out(request, number, content):
-                yield text
+                yield text[:longest]
                 most_bytes -= len(content)
                 if most_bytes <= 0:
                     return
