@@ -31,7 +31,6 @@ from tst_study.analysis.advice.intended_run import (
     REGIMES,
     Choice,
     IntendedRun,
-    beside_law,
     own_arm,
 )
 from tst_study.analysis.advice.pilot import (
@@ -44,8 +43,10 @@ from tst_study.analysis.advice.pilot import (
     together,
     write_grid,
 )
+from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import signed
 from tst_study.atomic_files import written_atomically
 from tst_study.config.schema import Config, load, to_dict
@@ -387,7 +388,7 @@ class _Screen:
                 "law": float(published_law().of_rows(place)[0]),
                 "null": float(nearest_gain(place, scaled=True)[0]),
                 "far": self._far(),
-                "three": beside_law()[0],
+                "three": next(rows_of(published_beside_law(published_law()))),
                 "same_text_at_3b": same_text_at_3b(),
                 "most_epochs": EPOCHS,
                 "lost": run.lost(setting),

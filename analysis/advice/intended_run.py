@@ -378,12 +378,6 @@ def own_arm(label: str = PLAIN, corpus: str = OWN_CORPUS) -> dict[str, Any]:
 
 
 @functools.cache
-def beside_law() -> list[dict[str, Any]]:
-    """Return the rows of `published_beside_law` for the published law: the 3B run, the mixture."""
-    return list(rows_of(published_beside_law(published_law())))
-
-
-@functools.cache
 def published_runs() -> pd.DataFrame:
     """Return the published gains (nats per token) at the settings of Table 1, a row for each size
     and length.
@@ -400,7 +394,7 @@ def published_runs() -> pd.DataFrame:
         place = f"{row['size']}, {big(row['tokens'])} tokens", *[row["params"]] * 2, row["tokens"]
         source = f"the paper's Table {row['table']}"
         pairs.append((*place, *ALWAYS, row["gain"], row["gain"], source))
-    for row, figure in zip(beside_law(), ("3a", "1"), strict=True):
+    for row, figure in zip(rows_of(published_beside_law(law)), ("3a", "1"), strict=True):
         count, tokens = count_parameters(published.model(row["run"])), row["tokens"]
         active = f", {big(count.active)} active" if count.active < count.total else ""
         place = f"{row['run']}{active}, {big(tokens)} tokens", count.active, count.total, tokens

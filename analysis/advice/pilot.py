@@ -5,7 +5,6 @@ pilot's results say about the planned run."""
 import functools
 import math
 import os
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -257,16 +256,8 @@ def _scaled(like: Model, inner: float) -> Model:
         )
 
     guess = (inner / _inner(like)) ** (1 / 3)
-    scales = (guess * np.geomspace(0.7, 1.4, 71)).tolist()
-
-    def count(scale: float) -> int:
-        return _inner(of_width(scale))
-
-    # A larger scale never has fewer parameters, so the nearest lie on both sides of `inner`.
-    above = bisect_left(scales, inner, key=count)
-    around = map(count, scales[max(0, above - 1) : above + 1])
-    nearest = min(around, key=lambda parameters: abs(math.log(parameters / inner)))
-    return of_width(scales[bisect_left(scales, nearest, key=count)])
+    tried = [of_width(float(scale)) for scale in guess * np.geomspace(0.7, 1.4, 71)]
+    return min(tried, key=lambda model: abs(math.log(_inner(model) / inner)))
 
 
 def write_grid(

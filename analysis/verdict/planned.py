@@ -4,7 +4,7 @@ gains in the course of training."""
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -46,10 +46,7 @@ def asked_contrasts(
             arm_runs, against_runs = (
                 own[own["eval_set"].isin(texts)] for own in (arm_runs, against_runs)
             )
-        everyone = (
-            pd.concat([own, gone])
-            for own, gone in zip((arm_runs, against_runs), diverged, strict=True)
-        )
+        everyone = map(pd.concat, zip((arm_runs, against_runs), diverged, strict=True))
         costs = arm_runs[COSTS].mean() / against_runs[COSTS].mean()
         contrasts.append(
             Contrast(
@@ -85,12 +82,11 @@ def differences(arm: pd.DataFrame, against: pd.DataFrame) -> str:
         return ""
     tables = []
     for runs in (arm, against):
-        shown: dict[str, Iterable[str]]
-        shown = {name: map(_plain, runs[name].unique().tolist()) for name in DIFFER}
+        shown = {name: {_plain(cell) for cell in runs[name].unique().tolist()} for name in DIFFER}
         configs = [_optimizer_and_batch(text) for text in runs["config"] if isinstance(text, str)]
         for name in dict.fromkeys(name for config in configs for name in config):
-            shown[name] = (config.get(name, "null") for config in configs)
-        tables.append({name: sorted(set(cells)) for name, cells in shown.items()})
+            shown[name] = {config.get(name, "null") for config in configs}
+        tables.append({name: sorted(cells) for name, cells in shown.items()})
     parts = []
     for name, own in tables[0].items():
         if (other := tables[1].get(name, own)) != own:
@@ -130,11 +126,10 @@ def uncovered(runs: pd.DataFrame, questions: Sequence[Question]) -> set[str]:
     runs = labelled(runs)
     covered: set[str] = set()
     beside: set[str] = set()
-    needed = ["study", "folder"]
-    sides = [(question.within, pd.concat(question.runs(runs, needed))) for question in questions]
-    for within, own in sides:
+    for question in questions:
+        own = pd.concat(question.runs(runs, ["study", "folder"]))
         covered |= set(own["folder"])
-        study = runs["study"].isin(own["study"]) & runs["folder"].str.startswith(within)
+        study = runs["study"].isin(own["study"]) & runs["folder"].str.startswith(question.within)
         beside |= set(runs["folder"][study])
     return beside - covered
 

@@ -204,6 +204,7 @@ def test_a_tokenizer_learns_from_the_first_documents_until_they_are_enough(tmp_p
     request = Request([str(path)], validation=["another file"])
     for enough, learned in ((7, 2), (8, 2), (9, 3)):
         assert [*module._training_sample(request, [source], enough)] == texts[:learned]
+    assert [*module._training_sample(request, [source], 3)] == ["fou"]
 
 
 def test_shards_made_at_once_merge_to_the_same_bytes(tmp_path, monkeypatch):
