@@ -108,9 +108,9 @@ class Advice:
     def write_pilot(self, path: str | Path) -> None:
         """Write the pilot as a grid file for `tst-study submit`, with its stop rule above it.
 
-        Raises `UserError` if the file exists."""
-        if Path(path).exists():
-            raise UserError(f"--write {path}: it exists; name another file, or remove it")
+        Raises `UserError` if the file exists, or is no `.toml`, which `submit` needs."""
+        if Path(path).exists() or Path(path).suffix != ".toml":
+            raise UserError(f"--write {path}: it exists or is no .toml; name another file")
         said = [self.sections[""][0], *self.sections["How to find out"][:-1]]
         rule = [line for part in said for line in wrap(part, 90, break_on_hyphens=False)]
         write_grid(Path(path), self.pilot, self.base, self.config, rule)

@@ -20,14 +20,12 @@ LENGTH = 2048
 """The sequence length, in positions, that is assumed where none is given."""
 
 
-def shape_like(run: IntendedRun) -> tuple[str, Model]:
-    """Return the name and the shape of the preset that is nearest to a run in active parameters,
-    among those of its kind, dense or mixture."""
-    models = {name: Model(**shape) for name, shape in PRESETS.items()}
-    kind = {name: each for name, each in models.items() if bool(each.experts) == run.mixture}
-    return min(
-        kind.items(), key=lambda each: abs(math.log(count_parameters(each[1]).active / run.size))
-    )
+def shape_like(run: IntendedRun) -> Model:
+    """Return the shape of the preset that is nearest to a run in active parameters, among those of
+    its kind, dense or mixture."""
+    models = (Model(**shape) for shape in PRESETS.values())
+    alike = [model for model in models if bool(model.experts) == run.mixture]
+    return min(alike, key=lambda like: abs(math.log(count_parameters(like).active / run.size)))
 
 
 def flops_of(run: IntendedRun, length: int) -> float:
@@ -36,7 +34,7 @@ def flops_of(run: IntendedRun, length: int) -> float:
     The shape is that of the nearest preset (`shape_like`). FLOPs of its matrices grow with the
     active parameters N, those of attention with N^(2/3), as layers times width do in models of one
     form."""
-    shape = shape_like(run)[1]
+    shape = shape_like(run)
     larger = run.size / count_parameters(shape).active
     matrices = flops_per_position(shape, 0)
     attention = flops_per_position(shape, length) - matrices

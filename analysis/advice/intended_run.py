@@ -292,7 +292,7 @@ class IntendedRun:
         rows = rows[rows["reads"] <= MOST_EPOCHS * self.text]
         if rows.empty or self.is_ours or first.output_only:
             return Choice(4, 0.25, output_only=True)
-        lost = [self.repetition(read)[2] for read in rows["reads"]]
+        lost = [self.repetition(read) for read in rows["reads"]]
         left = published_law().of_rows(rows) - lost
         is_first = np.isclose(rows["step_ratio"], first.step_ratio)
         is_first &= rows["bag_size"] == first.bag_size
@@ -306,24 +306,21 @@ class IntendedRun:
         """Tokens of text that the superposed run reads, repeated ones included."""
         return self.setting.text * self.tokens
 
-    def repetition(self, read: float, constant: float = PUBLISHED) -> tuple[float, float, float]:
-        """Return the cost of repeating the text until `read` tokens have been read, by the law of
-        repetition for ordinary training, with R* = `constant`. The three numbers: the epochs; the
-        fresh tokens that these epochs are worth, as a share of `read`; and how much higher the loss
-        is than after `read` fresh tokens (nats per token)."""
+    def repetition(self, read: float, constant: float = PUBLISHED) -> float:
+        """Return how much higher the loss is if the text is repeated until `read` tokens have been
+        read than after as many fresh tokens, nats per token, by the law of repetition for ordinary
+        training, with R* = `constant`."""
         factor, exponent = REPEATED_DATA
         fresh = float(worth(np.array(read), np.array(self.text), constant))
-        return read / self.text, fresh / read, factor * (fresh**-exponent - read**-exponent)
+        return float(factor * (fresh**-exponent - read**-exponent))
 
     def lost(self, setting: Choice) -> tuple[float, float]:
         """Return how much higher the loss of a superposed run is, relative to the baseline's,
         because it repeats more text: nats per token, with the published R* and with ours."""
-        few, many = (
-            self.repetition(setting.text * self.tokens, constant)[2]
-            - self.repetition(self.tokens, constant)[2]
-            for constant in (PUBLISHED, OWN_REPEATED)
-        )
-        return few, many
+        ends = setting.text * self.tokens, self.tokens
+        few, few_of_baseline = (self.repetition(read) for read in ends)
+        many, many_of_baseline = (self.repetition(read, OWN_REPEATED) for read in ends)
+        return few - few_of_baseline, many - many_of_baseline
 
     @cached_property
     def gain(self) -> Gain:

@@ -150,8 +150,10 @@ def plan_pilot(
     `budget`: a share of the planned run's FLOPs. `config`: the planned run's, for shape, batch and
     rate; without it they follow the paper's. `deviation`: that of the lab's own pairs.
     """
-    like = config.model if config else shape_like(run)[1]
-    whole = like if config else _scaled(like, _inner(like) * run.size / _active(like))
+    like = config.model if config else shape_like(run)
+    whole = (
+        like if config else _scaled(like, _inner(like) * run.size / count_parameters(like).active)
+    )
     arm = own_arm(OUTPUT_ONLY if run.setting.output_only else PLAIN)
     noise, source = pair_deviation(published_law()), "as published runs do"
     if run.small:
@@ -191,10 +193,6 @@ def plan_pilot(
     return Pilot(
         chosen, pairs, noise, source, least, share(chosen) * planned, share(chosen), budget
     )
-
-
-def _active(model: Model) -> int:
-    return count_parameters(model).active
 
 
 def _inner(model: Model) -> int:
@@ -410,7 +408,8 @@ def measured_in(sources: Sequence[str | Path], run: IntendedRun) -> list[Measure
     if not found:
         raise UserError(
             f"--runs: no {FEWEST_SEEDS} pairs of {run.setting} and a baseline there; "
-            "`tst-study analyse --runs` says what they allow"
+            "`tst-study analyse --runs` says what they allow; another setting goes into the "
+            "[superposition] of --config"
         )
     places = pd.DataFrame([vars(one.run) for one in found.values()])
     far = run.far(places).to_numpy()
