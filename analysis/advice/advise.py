@@ -26,7 +26,6 @@ from tst_study.analysis.advice.costs import (
 from tst_study.analysis.advice.expected_gain import SLIGHT, Gain, nearest_gain, own_gain
 from tst_study.analysis.advice.intended_run import (
     EPOCHS,
-    MIXTURE,
     OUTPUT_ONLY,
     REGIMES,
     Choice,
@@ -200,9 +199,7 @@ def advise(
 
 def _checked(device: str | None, given: dict[str, Any]) -> dict[str, float]:
     numbers = {}
-    for name, value in given.items():
-        if value is None:
-            continue
+    for name, value in ((name, value) for name, value in given.items() if value is not None):
         number = amount(value, f"--{name}") if isinstance(value, str) else float(value)
         if not 0 < number < math.inf:
             raise UserError(f"--{name} {value!r}: give a number above 0")
@@ -352,9 +349,8 @@ class _Screen:
         """Return the two nearest in size, best grade first, each with all its gains."""
         found: dict[str, dict[str, Any]] = {}
         for row in self.run.others:
-            gain = f"{row['variant']} {_gain(row['gain'])}"
-            known = found.setdefault(row["who"], {**row, "gains": ""})
-            known["gains"] += f"; {gain}" if known["gains"] else gain
+            known = found.setdefault(row["who"], {**row, "gains": []})
+            known["gains"].append(f"{row['variant']} {_gain(row['gain'])}")
         return list(found.values())[:2]
 
     def _far(self) -> str:
@@ -395,7 +391,7 @@ class _Screen:
                 "ours": run.ours,
                 "plain": own_arm(),
                 "larger": max(output_only, key=lambda row: float(row["params"])),
-                "large_bag": own_arm("s = {}, r = {}".format(*MIXTURE)),
+                "large_bag": own_arm("s = 16, r = 0.25"),
                 "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
                 "tuning": 2 * len(RATES),
                 "most_seeds": MOST_SEEDS,

@@ -1,7 +1,6 @@
 """A planned run: what is known near it, which setting of superposition to advise, and the gain to
 expect. One table, `REGIMES`, says how sure an answer is, for the screen and for the pages."""
 
-import csv
 import functools
 import math
 from dataclasses import dataclass, replace
@@ -75,29 +74,14 @@ OWN_REPEATED = 1.16
 repeated text was worth far less than in the same paper, where R* is `PUBLISHED`."""
 
 
-@dataclass(frozen=True)
-class Regime:
-    """What kind of evidence there is about a planned run: a row of `regimes.csv`."""
-
-    name: str
-    word: str
-    """The first word of the answer, if it expects a gain that its interval confirms."""
-    where: str
-    """Which runs belong here, for a page; `IntendedRun.regime` says it in numbers."""
-    evidence: str
-    """What the answer rests on."""
-
-
-REGIMES = {
-    row["name"]: Regime(**row)
-    for row in csv.DictReader(
-        (Path(__file__).parent / "regimes.csv").read_text("utf8").splitlines()
-    )
-}
-"""The rule behind every first word, by the name of the regime. The page
-`docs/should_i_use_it.md` prints this table. Where the interval includes zero, or text is read more
-than `EPOCHS` times, the word is never more than "Perhaps"; where text is repeated at all, never
-more than "Probably"."""
+_REGIMES = pd.read_csv(Path(__file__).parent / "regimes.csv")
+REGIMES: dict[str, Any] = {str(row.name): row for row in _REGIMES.itertuples()}
+"""The rule behind every first word: the rows of `regimes.csv` by name, the kind of evidence that
+there is about a planned run. `word` is the first word of an answer that expects a gain which its
+interval confirms. `where` says for a page which runs belong here, as `IntendedRun.regime` does in
+numbers, and `evidence` what the answer rests on. The page `docs/should_i_use_it.md` prints this
+table. Where the interval includes zero, or text is read more than `EPOCHS` times, the word is never
+more than "Perhaps"; where text is repeated at all, never more than "Probably"."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +237,7 @@ class IntendedRun:
     @property
     def word(self) -> str:
         """The first word of the answer: that of the regime, or a weaker one, as `REGIMES` says."""
-        word = REGIMES[self.regime].word
+        word: str = REGIMES[self.regime].word
         if word in ("Yes", "Probably"):
             if (self.gain.low or 0) <= 0 or self.raw > EPOCHS * self.text:
                 return "Perhaps"

@@ -286,7 +286,6 @@ def write_grid(
             {
                 "family": "pilot",
                 "arm": {"arm": "superposed", "setup": rung.name},
-                "against": {"arm": "baseline", "setup": rung.name},
                 "smallest_gain": float(f"{rung.worthwhile:.2g}"),
             }
             for rung in pilot.rungs

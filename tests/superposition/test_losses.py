@@ -10,7 +10,7 @@ from tests.superposition.naive import IGNORE, bag_set_loop, multi_hot_loop, targ
 from tests.tiny_runs import run
 from tst_study.superposition import BagLoss, Superposition, bag_loss
 from tst_study.superposition.bags import count_valid_targets
-from tst_study.superposition.loss_kinds import LOSSES, MultiHot, loss_of
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, LOSSES, MultiHot, loss_of
 from tst_study.superposition.losses import Bags
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS, offset_weights
 
@@ -61,7 +61,7 @@ def test_a_bag_of_one_token_is_the_baseline_bit_for_bit(dtype, shape, ignored):
             assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
 def test_how_logits_lie_in_memory_changes_neither_loss_nor_gradient(kind):
     """A head computed as `(weight @ hidden.mT).mT` gives logits column by column."""
     logits, labels = problem(3, batch=1)
@@ -121,7 +121,7 @@ def test_the_other_losses_see_the_bag_as_a_set(
     )
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3)])
 def test_half_precision_loses_only_the_rounding_of_the_logits_and_their_gradient(kind, dtype, rtol):
     logits, labels = problem(4, dtype=dtype, positions=40, vocabulary=301, ignored=0.1)
@@ -134,7 +134,7 @@ def test_half_precision_loses_only_the_rounding_of_the_logits_and_their_gradient
     assert (grad - exact_grad).norm() <= rtol * exact_grad.norm()
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
 def test_a_batch_without_any_target_has_no_loss(kind):
     logits, labels = problem(2, ignored=1.1)
     assert bag_loss(logits, labels, 2, kind=kind).isnan()
@@ -151,7 +151,7 @@ def test_an_offset_of_weight_zero_is_not_even_looked_at():
 # --- micro-batches ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
 @pytest.mark.parametrize("bag_size", [1, 4])
 @pytest.mark.parametrize("stride", [None, 1])
 def test_micro_batches_add_up_to_the_whole_batch(kind, bag_size, stride):

@@ -26,6 +26,7 @@ BagLossKind: TypeAlias = Literal["mce", "sum_to_one", "binary_cross_entropy", "h
 """The names of the losses in `LOSSES`."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
+BAG_LOSS_KINDS: tuple[BagLossKind, ...] = get_args(BagLossKind)
 
 IGNORE = -100
 """The label of a position without a target, which no loss counts. It is torch's default, too."""
