@@ -32,8 +32,11 @@ FILE = "published/final_loss_grid.csv"
 CAMPAIGN = Path(__file__).parents[2] / "docs/records/campaign"
 
 
+NO_RUNS = Sources(None)
+
+
 def picture(name: str, runs: Path | None = None) -> Picture:
-    return catalogue()[name].item(Sources(runs))
+    return catalogue()[name].item(Sources(runs) if runs else NO_RUNS)
 
 
 def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path):

@@ -23,8 +23,11 @@ from tst_study.paper_figures.table import (
 from tst_study.record.writer import append_task_results
 
 
+NO_RUNS = Sources(None)
+
+
 def table(name: str, runs: Path | None = None) -> Table:
-    return catalogue()[name].item(Sources(runs))
+    return catalogue()[name].item(Sources(runs) if runs else NO_RUNS)
 
 
 def cells(grid: Grid) -> dict[tuple[str, str], Entry]:
