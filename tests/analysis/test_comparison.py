@@ -35,7 +35,7 @@ def compared(folder: Path) -> Comparison:
     return compare(load(folder))
 
 
-def test_a_terminal_names_what_was_left_out_and_why(tmp_path: Path) -> None:
+def test_a_terminal_names_what_was_left_out_and_why(tmp_path):
     """Also which baseline would have done, if only it had had as many steps."""
     write_run(tmp_path, config(0, steps=900), 3.5)
     lone = write_run(tmp_path, config(0, 4, 0.2), 3.4)
@@ -50,9 +50,7 @@ def test_a_terminal_names_what_was_left_out_and_why(tmp_path: Path) -> None:
     assert " and 1 more: not finished (failed, step 500 of 1,000)." in said[0]
 
 
-def test_an_arm_of_cheaper_steps_is_compared_with_the_baseline_of_its_total_flops(
-    tmp_path: Path,
-) -> None:
+def test_an_arm_of_cheaper_steps_is_compared_with_the_baseline_of_its_total_flops(tmp_path):
     """Its 1,200 steps cost as much as 1,000: 400 of them half as much as the others."""
     rival = {"batch_warmup": {"parts": 2, "step_ratio": 1 / 3}}
     for seed in range(3):
@@ -75,7 +73,7 @@ def reasons(comparison: Comparison) -> list[str]:
     return list(comparison.excluded["reason"])
 
 
-def test_pairing_by_seed_takes_the_noise_of_seeds_out(tmp_path: Path) -> None:
+def test_pairing_by_seed_takes_the_noise_of_seeds_out(tmp_path):
     """Seeds differ by ten times the gain; the paired interval still excludes zero."""
     for seed, luck in enumerate((0.0, 0.2, -0.1)):
         write_run(tmp_path, config(seed), 3.5 + luck)
@@ -107,9 +105,7 @@ OTHER_GROUP = "same data, model, steps, batch and schedule"
         ({"optimizer__weight_decay": 0.0}, {}, OTHER_GROUP),
     ],
 )
-def test_only_an_equal_finished_next_token_model_is_compared(
-    tmp_path: Path, changed: dict[str, Any], broken: dict[str, Any], reason: str
-) -> None:
+def test_only_an_equal_finished_next_token_model_is_compared(tmp_path, changed, broken, reason):
     write_run(tmp_path, config(0), 3.5)
     write_run(tmp_path, config(**{"seed": 0, **TST, **changed}), 3.4, **broken)
     result = compared(tmp_path)
@@ -118,7 +114,7 @@ def test_only_an_equal_finished_next_token_model_is_compared(
     assert reason in given
 
 
-def test_a_bag_loss_is_never_what_is_compared(tmp_path: Path) -> None:
+def test_a_bag_loss_is_never_what_is_compared(tmp_path):
     """The gain is that of held-out next-token loss, though training ended lower."""
     write_run(tmp_path, config(0), 3.5)
     folder = write_run(tmp_path, config(0, **TST), 3.6)
@@ -129,7 +125,7 @@ def test_a_bag_loss_is_never_what_is_compared(tmp_path: Path) -> None:
     assert row["gain"] == pytest.approx(-0.1)
 
 
-def test_a_run_recorded_twice_counts_once(tmp_path: Path) -> None:
+def test_a_run_recorded_twice_counts_once(tmp_path):
     write_run(tmp_path, config(0), 3.5)
     for name in ("a", "b"):
         write_run(tmp_path, config(0, **TST), 3.4, folder=name)
@@ -139,7 +135,7 @@ def test_a_run_recorded_twice_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copied", range(2, 5))
-def test_a_copied_curve_under_another_seed_is_refused(tmp_path: Path, copied: int) -> None:
+def test_a_copied_curve_under_another_seed_is_refused(tmp_path, copied):
     """Copies would make every interval too short. Two equal rows may be chance."""
     first, second = (write_run(tmp_path, config(seed), 3.5) for seed in (0, 1))
     losses = [json.loads(line)["loss"] for line in (first / LOG).read_text().splitlines()]
@@ -165,9 +161,7 @@ def test_a_copied_curve_under_another_seed_is_refused(tmp_path: Path, copied: in
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
-def test_a_run_recorded_twice_with_two_results_counts_as_neither(
-    tmp_path: Path, names: str
-) -> None:
+def test_a_run_recorded_twice_with_two_results_counts_as_neither(tmp_path, names):
     """Else the folder's name would decide which gain is shown."""
     write_run(tmp_path, config(0), 3.5)
     write_run(tmp_path, config(0, **TST), 3.4, folder=names[0])
@@ -180,7 +174,7 @@ def test_a_run_recorded_twice_with_two_results_counts_as_neither(
         assert f"3.1 in {tmp_path}/{names[1]}" in reason
 
 
-def test_runs_of_one_seed_that_read_their_text_in_another_order_are_no_pair(tmp_path: Path) -> None:
+def test_runs_of_one_seed_that_read_their_text_in_another_order_are_no_pair(tmp_path):
     write_run(tmp_path, config(0), 3.5)
     write_run(tmp_path, config(0, **TST, data_seed=7), 3.4)
     result = compared(tmp_path)
@@ -193,7 +187,7 @@ def test_runs_of_one_seed_that_read_their_text_in_another_order_are_no_pair(tmp_
     assert own["loss"].tolist() == pytest.approx([3.6, 3.4])
 
 
-def test_the_intervals_and_p_values_of_ten_settings_allow_for_ten() -> None:
+def test_the_intervals_and_p_values_of_ten_settings_allow_for_ten():
     differences = [0.03, 0.05, 0.04, 0.06]
     alone, among = paired(differences), paired(differences, comparisons=10)
     half = stats.t.ppf(1 - 0.025 / 10, 3) * np.std(differences, ddof=1) / 2
@@ -203,9 +197,7 @@ def test_the_intervals_and_p_values_of_ten_settings_allow_for_ten() -> None:
     assert (alone.verdict, among.verdict) == ("better", "no difference shown")
 
 
-def test_what_was_not_planned_is_adjusted_over_all_settings_rates_and_lengths(
-    tmp_path: Path,
-) -> None:
+def test_what_was_not_planned_is_adjusted_over_all_settings_rates_and_lengths(tmp_path):
     for seed in range(3):
         for steps in (500, 1000):
             for rate in (1e-3, 2e-3):
@@ -230,7 +222,7 @@ def finished(folder: Path, rows: list[dict[str, Any]]) -> Path:
     return folder / "archive"
 
 
-def test_imported_models_of_two_sizes_have_curves_and_names_of_their_own(tmp_path: Path) -> None:
+def test_imported_models_of_two_sizes_have_curves_and_names_of_their_own(tmp_path):
     bags = (1, 2, 3, 4, 6, 8, 12, 16)
     rows = [
         {
@@ -253,9 +245,7 @@ def test_imported_models_of_two_sizes_have_curves_and_names_of_their_own(tmp_pat
     assert names.str.contains("350M parameters").sum() == len(bags) - 1
 
 
-def test_arms_of_imported_runs_may_differ_in_rate_if_other_rates_are_excluded(
-    tmp_path: Path,
-) -> None:
+def test_arms_of_imported_runs_may_differ_in_rate_if_other_rates_are_excluded(tmp_path):
     arms = (("baseline", 1e-3, 0.0), ("muon", 0.02, 0.05), ("muon", 0.01, 0.03))
     rows = [
         {"run": f"{arm}-{rate}-{seed}", "arm": arm, "learning_rate": rate, "seed": seed}
@@ -287,7 +277,7 @@ def test_arms_of_imported_runs_may_differ_in_rate_if_other_rates_are_excluded(
         assert said.count("Problem: exclusions.csv: muon-0.1 matches no run") == 1
 
 
-def test_a_key_that_configs_got_later_distinguishes_no_settings() -> None:
+def test_a_key_that_configs_got_later_distinguishes_no_settings():
     old, new = (to_dict(config(1, steps=steps, model__qk_norm=True)) for steps in (1000, 2000))
     del old["optimizer"]["kind"]
     old["model"]["qk_norm"] = False
@@ -297,7 +287,7 @@ def test_a_key_that_configs_got_later_distinguishes_no_settings() -> None:
     assert names == ["s = 4, qk_norm=false", "s = 4, qk_norm=true"]
 
 
-def test_finished_runs_without_seeds_may_have_equal_losses(tmp_path: Path) -> None:
+def test_finished_runs_without_seeds_may_have_equal_losses(tmp_path):
     losses = {"baseline": (3.21, 3.21, 3.25, 3.21, 3.26), "muon": (3.18, 3.19, 3.18, 3.20, 3.18)}
     rows = [
         {"run": f"{arm}-{place}", "arm": arm, "loss": loss}
@@ -320,7 +310,7 @@ def test_finished_runs_without_seeds_may_have_equal_losses(tmp_path: Path) -> No
         compare(other, mixed)
 
 
-def test_studies_of_one_folder_name_keep_their_own_families(tmp_path: Path) -> None:
+def test_studies_of_one_folder_name_keep_their_own_families(tmp_path):
     plain, baseline = (Arm(name=name, setting=name) for name in ("s = 4, r = 0.2", "baseline"))
     question = Question(name="plain", arm=plain, against=baseline, family="main", primary=True)
     for name, gain, first in (("alice", 0.05, 0), ("bob", -0.05, 3)):
@@ -339,7 +329,7 @@ def test_studies_of_one_folder_name_keep_their_own_families(tmp_path: Path) -> N
     assert equal[["low", "high"]].to_numpy().tolist() == [both[["low", "high"]].iloc[0].tolist()]
 
 
-def test_a_question_asked_the_other_way_round_turns_no_verdict_round(tmp_path: Path) -> None:
+def test_a_question_asked_the_other_way_round_turns_no_verdict_round(tmp_path):
     for seed in range(3):
         write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
         write_run(tmp_path, config(seed, 4, 0.2), 3.45 + 0.01 * seed + 0.001 * (seed == 1))
@@ -356,7 +346,7 @@ def test_a_question_asked_the_other_way_round_turns_no_verdict_round(tmp_path: P
     assert (equal_data["gain"] < 0, equal_data["verdict"]) == (True, "worse")
 
 
-def test_mixtures_that_were_imported_are_not_fitted_with_dense_models(tmp_path: Path) -> None:
+def test_mixtures_that_were_imported_are_not_fitted_with_dense_models(tmp_path):
     rows = [
         {"parameters": size, "active_parameters": size // part, "loss": 3.0, "seed": seed}
         for size in (10**8, 2 * 10**8)

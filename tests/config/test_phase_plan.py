@@ -19,23 +19,21 @@ from tst_study.errors import UserError
     ("override", "switch", "ratio"),
     [("schedule.steps=1000", 200, 0.2), ("superposition={bag_size = 4, steps = 33}", 33, 0.33)],
 )
-def test_the_switch_is_a_share_of_the_final_number_of_steps_or_given(
-    override: str, switch: int, ratio: float
-) -> None:
+def test_the_switch_is_a_share_of_the_final_number_of_steps_or_given(override, switch, ratio):
     plan = plan_phases(example(override))
     assert (plan.superposed_steps, plan.step_ratio) == (switch, ratio)
     assert (plan.phase(switch - 1), plan.phase(switch)) == ("superposition", "recovery")
 
 
 @pytest.mark.parametrize("override", ["superposition.bag_size=1", "superposition.step_ratio=0.0"])
-def test_bags_of_one_or_no_superposed_step_are_the_baseline(override: str) -> None:
+def test_bags_of_one_or_no_superposed_step_are_the_baseline(override):
     baseline = plan_phases(example("superposition={}"))
     assert plan_phases(example(override)) == baseline
     assert baseline.phase(0) == "recovery"
     assert baseline.data_multiplier == 1.0
 
 
-def test_output_only_reads_no_more_text_than_a_baseline() -> None:
+def test_output_only_reads_no_more_text_than_a_baseline():
     plan = plan_phases(example("superposition.mode=output_only"))
     assert plan.superposed_steps == 20
     assert plan.raw_tokens(plan.steps) == plan.latent_tokens(plan.steps)
@@ -47,7 +45,7 @@ def test_output_only_reads_no_more_text_than_a_baseline() -> None:
     s=st.integers(2, 16),
     length=st.integers(2, 64),
 )
-def test_counters_add_up_step_by_step(steps: int, share: float, s: int, length: int) -> None:
+def test_counters_add_up_step_by_step(steps, share, s, length):
     superposed = round(share * steps)
     plan = PhasePlan(steps, superposed, s, sequences=3, sequence_length=length)
     for step in range(steps):
@@ -65,8 +63,8 @@ WARM_UPS = {
 @pytest.mark.parametrize("rival", WARM_UPS)
 @given(steps=st.integers(8, 60), share=st.floats(0.3, 1), parts=st.sampled_from((2, 3, 4)))
 def test_small_steps_read_every_part_of_a_whole_step_once_and_then_whole_ones(
-    rival: str, steps: int, share: float, parts: int
-) -> None:
+    rival, steps, share, parts
+):
     key, size = WARM_UPS[rival]
     run = (f"{rival}={{parts = {parts}, step_ratio = {share}}}", f"{key}={size}")
     config = example("superposition={}", f"schedule.steps={steps}", "schedule.warmup_steps=0", *run)
@@ -88,9 +86,7 @@ def test_small_steps_read_every_part_of_a_whole_step_once_and_then_whole_ones(
 
 @pytest.mark.parametrize("rival", WARM_UPS)
 @pytest.mark.parametrize("steps", [400, 1000, 20_000])
-def test_a_warm_up_of_equal_flops_has_more_steps_and_costs_the_same_in_total(
-    rival: str, steps: int
-) -> None:
+def test_a_warm_up_of_equal_flops_has_more_steps_and_costs_the_same_in_total(rival, steps):
     key, size = WARM_UPS[rival]
     run = (f"{rival}={{parts = 4, step_ratio = 0.3}}", f"{key}={size}", f"schedule.steps={steps}")
     config = example("superposition={}", *run)
@@ -104,7 +100,7 @@ def test_a_warm_up_of_equal_flops_has_more_steps_and_costs_the_same_in_total(
 @given(steps=st.integers(200, 320), share=st.floats(0.05, 1), parts=st.sampled_from((2, 3, 4)))
 @also(307, 1.0, 4)
 @also(1003, 0.95, 4)
-def test_no_number_of_steps_is_nearer_to_equal_flops(steps: int, share: float, parts: int) -> None:
+def test_no_number_of_steps_is_nearer_to_equal_flops(steps, share, parts):
     whole, rival = (
         example("superposition={}", "batch.sequences=12"),
         {"parts": parts, "step_ratio": share},
@@ -123,7 +119,7 @@ def test_no_number_of_steps_is_nearer_to_equal_flops(steps: int, share: float, p
     assert away(steps_at_equal_flops(run(steps))) == nearest
 
 
-def test_a_run_too_short_for_equal_flops_is_refused() -> None:
+def test_a_run_too_short_for_equal_flops_is_refused():
     """`analyse` would leave it out for that difference after it was trained."""
     run = ("sequence_warmup={parts = 4, step_ratio = 0.5}", "schedule.steps=40")
     with pytest.raises(UserError, match="too much for a comparison at equal FLOPs"):
@@ -155,13 +151,13 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_learning_rate_follows_its_shape(name: str) -> None:
+def test_the_learning_rate_follows_its_shape(name):
     schedule, expected = SHAPES[name]
     found = {step: learning_rate_factor(schedule, step) for step in expected}
     assert found == pytest.approx(expected)
 
 
-def test_losses_are_annealed_only_after_a_whole_decay() -> None:
+def test_losses_are_annealed_only_after_a_whole_decay():
     assert [is_annealed(PAPER, step) for step in (0, 18_000, 19_999)] == [False] * 3
     assert is_annealed(PAPER, 20_000)
     assert is_annealed(Schedule(steps=10, kind="cosine"), 10)

@@ -35,7 +35,7 @@ ABLATED = {
 }
 
 
-def test_every_key_of_superposition_but_s_and_r_is_an_ablation() -> None:
+def test_every_key_of_superposition_but_s_and_r_is_an_ablation():
     keys = set(SuperposedPhase.model_fields) - {"bag_size", "step_ratio", "steps"}
     of_bags = {one.key.removeprefix("superposition."): one for one in ABLATIONS if one.of_bags}
     assert set(of_bags) == keys == set(ABLATED)
@@ -43,7 +43,7 @@ def test_every_key_of_superposition_but_s_and_r_is_an_ablation() -> None:
         assert SuperposedPhase.model_fields[key].default == one.plain
 
 
-def test_a_smoothed_baseline_is_not_the_baseline() -> None:
+def test_a_smoothed_baseline_is_not_the_baseline():
     smoothed = setting(bag_size=1, smoothing={"epsilon": 0.25, "first_step": 1, "last_step": 25})
     assert not smoothed.is_baseline
     assert not smoothed.is_plain
@@ -55,7 +55,7 @@ def test_a_smoothed_baseline_is_not_the_baseline() -> None:
     assert (columns["mode"], columns["shuffled_targets"]) == (None, False)
 
 
-def test_an_ablation_that_is_a_table_is_shown_key_by_key_or_in_its_words() -> None:
+def test_an_ablation_that_is_a_table_is_shown_key_by_key_or_in_its_words():
     """Each says by itself what it shows: it was once taken for label smoothing."""
     table = {"parts": 4, "step_ratio": 0.25}
     assert Ablation("warmth", "warmth", None, {}).label(table) == "warmth parts 4 step_ratio 0.25"
@@ -68,7 +68,7 @@ def test_an_ablation_that_is_a_table_is_shown_key_by_key_or_in_its_words() -> No
     assert SuperpositionSetting.of_row(warmer.columns()).label == warmer.label
 
 
-def test_the_paper_s_method_is_plain_and_the_baseline_is_not() -> None:
+def test_the_paper_s_method_is_plain_and_the_baseline_is_not():
     assert setting().is_plain
     assert setting().role == "superposition"
     assert not BASELINE.is_plain
@@ -76,7 +76,7 @@ def test_the_paper_s_method_is_plain_and_the_baseline_is_not() -> None:
 
 
 @pytest.mark.parametrize("key", ABLATED)
-def test_an_ablation_has_its_own_label_name_and_role(key: str) -> None:
+def test_an_ablation_has_its_own_label_name_and_role(key):
     one = setting(**{key: ABLATED[key]})
     assert not one.is_plain
     assert one.role == "ablation"
@@ -90,13 +90,13 @@ def test_an_ablation_has_its_own_label_name_and_role(key: str) -> None:
     assert shares_prefix == departure.at_switch
 
 
-def test_columns_and_setting_say_the_same() -> None:
+def test_columns_and_setting_say_the_same():
     for one in (BASELINE, setting(), setting(**ABLATED | {"mode": "full", "loss": "mce"})):
         assert tuple(one.columns()) == COLUMNS
         assert SuperpositionSetting.of_row(one.columns()) == one
 
 
-def test_words() -> None:
+def test_words():
     assert setting().label == "s = 4, r = 0.2"
     assert setting(mode="output_only").label == "s = 4, r = 0.2, output only"
     assert setting(reinitialize_at_switch=True).label == "s = 4, r = 0.2, re-initialised"
@@ -111,7 +111,7 @@ def test_words() -> None:
         assert SuperpositionSetting.of_row(one.columns()).label == one.label
 
 
-def test_a_loss_with_parameters_has_a_label_and_without_them_its_name_s_identity() -> None:
+def test_a_loss_with_parameters_has_a_label_and_without_them_its_name_s_identity():
     assert SuperposedPhase(loss={"kind": "mce", "label_smoothing": 0}) == SuperposedPhase()
     smoothed = setting(loss={"kind": "mce", "label_smoothing": 0.1})
     assert smoothed.label == "s = 4, r = 0.2, loss kind mce label_smoothing 0.1"

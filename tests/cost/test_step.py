@@ -1,6 +1,5 @@
 """What a step costs by arithmetic is what its model computes."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,9 +48,7 @@ UNCOUNTED = {torch.ops.aten.addmm_: product, torch.ops.aten._grouped_mm: grouped
 
 
 @pytest.mark.parametrize("overrides", KINDS.values(), ids=KINDS.keys())
-def test_the_flops_of_a_step_are_those_that_torch_counts(
-    words: Path, overrides: tuple[str, ...]
-) -> None:
+def test_the_flops_of_a_step_are_those_that_torch_counts(words, overrides):
     """In the first step, and in the first one after the switch."""
     config = tiny(words, *overrides)
     plan, model_shape = plan_phases(config), config.model
@@ -68,9 +65,7 @@ def test_the_flops_of_a_step_are_those_that_torch_counts(
             assert counter.get_total_flops() == until[1] - until[0]
 
 
-def test_a_model_with_weights_that_its_cost_leaves_out_is_not_trained(
-    words: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_with_weights_that_its_cost_leaves_out_is_not_trained(words, monkeypatch):
     class TwoHeads(of_model.SuperposedGPT):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)

@@ -167,6 +167,6 @@ def test_a_corpus_of_a_hundred_gigabytes_costs_no_memory(tmp_path):
     assert private_memory() - before < 4 * 2**20
 
 
-def test_a_weight_that_would_never_be_read_is_an_error() -> None:
+def test_a_weight_that_would_never_be_read_is_an_error():
     with pytest.raises(UserError, match=r"weight 1e-09 is less than 1/10000 of"):
         Blend([1.0, 1e-9])

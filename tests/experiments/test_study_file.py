@@ -116,7 +116,7 @@ def ids(configs: list[Config]) -> Counter[str]:
     return Counter(fingerprint(config, {}) for config in configs)
 
 
-def test_the_grid_of_a_lab_has_the_runs_that_its_page_counts(tmp_path: Path) -> None:
+def test_the_grid_of_a_lab_has_the_runs_that_its_page_counts(tmp_path):
     ours = study(tmp_path)
     runs = ours.runs(Bowl(2.9e-3))
     pilots = [run for run in runs if run.role == "pilot"]
@@ -138,7 +138,7 @@ def test_the_grid_of_a_lab_has_the_runs_that_its_page_counts(tmp_path: Path) -> 
     assert ours.resources_of(runs[0]) == {}
 
 
-def test_every_arm_is_measured_at_its_own_best_rate(tmp_path: Path) -> None:
+def test_every_arm_is_measured_at_its_own_best_rate(tmp_path):
     """The ladder goes on beyond its edge by √2; longer baselines take the baseline's rate."""
     ours = study(tmp_path)
     runs = ours.runs(Bowl(2e-3, superposed=1e-3))
@@ -154,7 +154,7 @@ def test_every_arm_is_measured_at_its_own_best_rate(tmp_path: Path) -> None:
     assert {run.superposition.bag_size for run in runs if run.role == "pilot"} == {1}
 
 
-def test_a_question_covers_the_arms_as_declared(tmp_path: Path) -> None:
+def test_a_question_covers_the_arms_as_declared(tmp_path):
     ours = study(tmp_path)
     flops, data, loss = ours.questions
     assert (flops.family, data.family, loss.family) == (
@@ -172,15 +172,13 @@ def test_a_question_covers_the_arms_as_declared(tmp_path: Path) -> None:
     assert (data.predicted, loss.smallest_gain) == (None, None)
 
 
-def test_a_question_stays_the_same_when_the_grid_grows(tmp_path: Path) -> None:
+def test_a_question_stays_the_same_when_the_grid_grows(tmp_path):
     before = study(tmp_path).questions
     grown = GRID.replace("both = {bag_size = [2, 4]", "both = {bag_size = [2, 4, 8]")
     assert study(tmp_path, grown).questions == before
 
 
-def test_paths_start_from_the_file_wherever_the_command_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_start_from_the_file_wherever_the_command_is_run(tmp_path, monkeypatch):
     ours = study(tmp_path / "lab")
     assert ours.folder == tmp_path / "lab" / "runs" / "ours"
     (run, *_) = Planner(ours, unprepared=True).decided()
@@ -192,7 +190,7 @@ def test_paths_start_from_the_file_wherever_the_command_is_run(
     assert here.folder == Path("runs/ours")
 
 
-def test_a_text_with_a_recipe_is_made_from_the_lab_s_file(tmp_path: Path) -> None:
+def test_a_text_with_a_recipe_is_made_from_the_lab_s_file(tmp_path):
     text = '[text.ours]\nsource = "mytext.jsonl"\ntokenizer = "bpe:262"\n'
     lab = tmp_path / "lab"
     ours = study(lab, GRID + text)
@@ -204,7 +202,7 @@ def test_a_text_with_a_recipe_is_made_from_the_lab_s_file(tmp_path: Path) -> Non
     assert [path.name for path in (lab / "prepared").iterdir()] == ["ours"]
 
 
-def test_scales_override_any_table_and_the_first_is_the_default(tmp_path: Path) -> None:
+def test_scales_override_any_table_and_the_first_is_the_default(tmp_path):
     scales = "[scales.tiny]\nseeds = [7]\n[scales.tiny.cross]\n'schedule.steps' = [50]\n"
     scales += "[scales.large.arms.output]\nbag_size = 16\n"
     ours = study(tmp_path, GRID.replace("where = {steps = 20_000}", "") + scales)
@@ -246,7 +244,7 @@ against = {name = "half", where = {role = "pilot"}}
 """
 
 
-def test_a_set_up_begins_from_the_best_of_others(tmp_path: Path) -> None:
+def test_a_set_up_begins_from_the_best_of_others(tmp_path):
     """The one whose baselines have the lowest loss, with its crossed values."""
     runs = study(tmp_path, CHOICE).runs(Bowl(1e-3, superposed=9.0))
     measured = ["baseline", "superposition", "ablation"] * 2
@@ -255,7 +253,7 @@ def test_a_set_up_begins_from_the_best_of_others(tmp_path: Path) -> None:
     assert (runs[10].batch.sequences, runs[10].schedule.steps) == (16, 500)
 
 
-def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path: Path) -> None:
+def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path):
     """Wherever the text lies, and without runs that differ in a section which is null elsewhere."""
     ours = study(tmp_path, CHOICE)
     asked, in_full = ours.questions
@@ -319,9 +317,7 @@ def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path: Path) 
         ('where = {role = "pilot"}', 'where = {roll = "pilot"}', "did you mean 'role'?"),
     ],
 )  # fmt: skip
-def test_a_wrong_grid_is_refused_in_a_line(
-    was: str, becomes: str, says: str, tmp_path: Path
-) -> None:
+def test_a_wrong_grid_is_refused_in_a_line(was, becomes, says, tmp_path):
     grid = GRID if was in GRID else CHOICE
     assert was in grid
     with pytest.raises(UserError) as refused:
@@ -331,9 +327,7 @@ def test_a_wrong_grid_is_refused_in_a_line(
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_no_study_is_refused_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_study_is_refused_in_a_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("ours.yaml").write_text("study: ours")
     Path("empty.toml").write_text("")
@@ -378,7 +372,7 @@ STUDY = Declared("Ours", "?", [Tuning((LADDER,), (BASELINE, S4), measured, [9])]
 """
 
 
-def test_a_python_study_says_what_toml_cannot(tmp_path: Path) -> None:
+def test_a_python_study_says_what_toml_cannot(tmp_path):
     (tmp_path / "run.toml").write_text(RUN)
     (tmp_path / "ours.py").write_text(PYTHON)
     (tmp_path / "helper.py").write_text("SEEDS = [0, 1, 2]\n")
@@ -396,7 +390,7 @@ def test_a_python_study_says_what_toml_cannot(tmp_path: Path) -> None:
         load(str(tmp_path / "ours.py"))
 
 
-def test_several_run_configs_are_a_study_that_shares_its_prefixes(tmp_path: Path) -> None:
+def test_several_run_configs_are_a_study_that_shares_its_prefixes(tmp_path):
     folder = tmp_path / "configs"
     folder.mkdir()
     for ratio in (0.1, 0.2, 0.3, 0.4, 0.5):
@@ -412,7 +406,7 @@ def test_several_run_configs_are_a_study_that_shares_its_prefixes(tmp_path: Path
         load([str(folder)])
 
 
-def test_a_folder_of_another_file_s_runs_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_file_s_runs_is_refused(tmp_path):
     ours = study(tmp_path)
     ours.keep_files()
     assert (ours.folder / "study" / "ours.toml").read_text() == GRID
@@ -424,7 +418,7 @@ def test_a_folder_of_another_file_s_runs_is_refused(tmp_path: Path) -> None:
     load(str(tmp_path / "copy.toml")).keep_files()
 
 
-def test_a_question_keeps_the_registration_that_an_archive_has(tmp_path: Path) -> None:
+def test_a_question_keeps_the_registration_that_an_archive_has(tmp_path):
     """As on another machine, which has the archive and not the folder of runs."""
     ours = study(tmp_path)
     register(tmp_path / "archive", ours.questions, ours.files)
@@ -435,12 +429,12 @@ def test_a_question_keeps_the_registration_that_an_archive_has(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_bundled_studies_are_files_like_a_user_s(name: str) -> None:
+def test_bundled_studies_are_files_like_a_user_s(name):
     assert load(name).scale in ("quick", "")  # as every bundled study's default
     assert load(name).runs(Bowl(2e-3))
 
 
-def test_arms_of_cheaper_steps_are_longer_until_all_have_the_same_total_flops() -> None:
+def test_arms_of_cheaper_steps_are_longer_until_all_have_the_same_total_flops():
     """Unless the file gives their length. The questions about them ask for those lengths."""
     rivals = load("rivals", "laptop")
     measured = [run for run in rivals.runs(Bowl(2e-3)) if run.seed == 3]
@@ -453,7 +447,7 @@ def test_arms_of_cheaper_steps_are_longer_until_all_have_the_same_total_flops() 
     }.items()  # fmt: skip
 
 
-def test_a_run_that_two_archives_hold_is_kept_once(tmp_path: Path) -> None:
+def test_a_run_that_two_archives_hold_is_kept_once(tmp_path):
     """The archive of a study that goes on holds the older runs, too, which its `existing` names."""
     records = Path("docs/records").absolute()
     keep_existing(load("batch", runs=tmp_path / "runs", recorded=records / "batch"))
@@ -468,9 +462,7 @@ def test_a_run_that_two_archives_hold_is_kept_once(tmp_path: Path) -> None:
         keep_existing(load("batch", runs=tmp_path / "again", recorded=tmp_path / "other"))
 
 
-def test_runs_that_a_changed_file_asks_for_no_more_are_listed_until_it_asks_again(
-    tmp_path: Path,
-) -> None:
+def test_runs_that_a_changed_file_asks_for_no_more_are_listed_until_it_asks_again(tmp_path):
     generate(tmp_path / "prepared/ours", 20_000, 4_000, LanguageParameters(words=64, classes=8))
     grid = 'study = "ours"\nbase = "run.toml"\nseeds = [0, 1]\n[arms]\nbaseline = {}\n'
     ours = study(tmp_path, grid)

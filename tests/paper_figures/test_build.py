@@ -16,7 +16,7 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.errors import UserError
-from tst_study.paper_figures.build import Built, build
+from tst_study.paper_figures.build import build
 from tst_study.paper_figures.catalogue import catalogue, find
 from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.item import judged
@@ -27,7 +27,7 @@ from tst_study.paper_figures.style import _letters_of, boxes_named, new_figure
 from tst_study.paper_figures.table import Grid, Table, markdown
 
 
-def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
+def test_every_picture_has_its_files_and_its_trace(built):
     """A picture that is asked for has all its files; one of the report alone, the linked file."""
     drawn = [item for item in built.items if isinstance(item, Picture) and item.folders]
     assert {picture.name for picture in drawn} >= {"overview", "loss_curves", "effects", "figure4"}
@@ -45,7 +45,7 @@ def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
             assert row["code"] == "0123456789ab"
 
 
-def test_runs_of_ones_own_are_asked_for_no_study_of_the_package(tmp_path: Path) -> None:
+def test_runs_of_ones_own_are_asked_for_no_study_of_the_package(tmp_path):
     """And one seed is said to be one, not to show no difference."""
     for bag_size in (1, 4):
         run = config(0, bag_size, 0.2 if bag_size > 1 else 0.0, study="mine")
@@ -58,7 +58,7 @@ def test_runs_of_ones_own_are_asked_for_no_study_of_the_package(tmp_path: Path) 
     assert "no difference shown" not in drawn.replace("0 with no difference shown", "")
 
 
-def test_a_picture_that_lacks_runs_says_which_and_how_to_make_them(tmp_path: Path) -> None:
+def test_a_picture_that_lacks_runs_says_which_and_how_to_make_them(tmp_path):
     for arm in ((1, 0.0), (4, 0.2)):
         write_run(tmp_path / "runs", config(0, *arm), 3.5)
     (missing,) = build(tmp_path / "runs", tmp_path / "to", only=["effects"]).missing
@@ -66,11 +66,11 @@ def test_a_picture_that_lacks_runs_says_which_and_how_to_make_them(tmp_path: Pat
     assert "tst-study submit" in missing
 
 
-def test_nothing_is_written_where_nothing_changed(study: Path, built: Built) -> None:
+def test_nothing_is_written_where_nothing_changed(study, built):
     assert build(study, built.to, only=["study", "report"]).written == ()
 
 
-def test_loss_of_bags_and_of_tokens_are_never_one_curve(study: Path) -> None:
+def test_loss_of_bags_and_of_tokens_are_never_one_curve(study):
     whole = catalogue()["loss_curves"].item(Sources(study))
     assert "another quantity, which is not drawn" in whole.caption
     bags = whole.data[whole.data["quantity"] == "bag_loss"]
@@ -79,7 +79,7 @@ def test_loss_of_bags_and_of_tokens_are_never_one_curve(study: Path) -> None:
     assert bags["step"].max() < superposed["step"].min()
 
 
-def test_the_report_fetches_nothing(built: Built) -> None:
+def test_the_report_fetches_nothing(built):
     page = (built.to / "report.html").read_text("utf8")
     assert not re.search(r"""(?:src|href|data|action)\s*=\s*["'](?:[a-z]+:)?//""", page)
     inside = page.replace("url(#", "")
@@ -87,7 +87,7 @@ def test_the_report_fetches_nothing(built: Built) -> None:
         assert fetching not in inside, fetching
 
 
-def test_the_report_says_ties_limits_and_links_to_runs(study: Path, built: Built) -> None:
+def test_the_report_says_ties_limits_and_links_to_runs(study, built):
     page = (built.to / "report.html").read_text("utf8")
     assert "no difference shown" in page
     assert page.index('class="question"') < page.index('class="answer"') < page.index("<nav")
@@ -97,7 +97,7 @@ def test_the_report_says_ties_limits_and_links_to_runs(study: Path, built: Built
     assert all((built.to / link / "run.json").is_file() for link in links)
 
 
-def test_no_name_of_a_run_is_a_link_of_another_kind(tmp_path: Path) -> None:
+def test_no_name_of_a_run_is_a_link_of_another_kind(tmp_path):
     write_run(tmp_path, config(0), 3.5, folder="javascript:alert(1)")
     ((entry, *_),) = runs(summarise(read_tables(tmp_path)), tmp_path).rows
     assert entry.link == "javascript%3Aalert%281%29"
@@ -107,7 +107,7 @@ def test_no_name_of_a_run_is_a_link_of_another_kind(tmp_path: Path) -> None:
     assert entry.link is None
 
 
-def test_the_report_of_a_broken_study_names_what_is_wrong(tmp_path: Path) -> None:
+def test_the_report_of_a_broken_study_names_what_is_wrong(tmp_path):
     runs = tmp_path / "runs"
     write_run(runs, config(0), 3.5)
     write_run(runs, config(0, 4, 0.2), None, state="diverged")
@@ -121,7 +121,7 @@ def test_the_report_of_a_broken_study_names_what_is_wrong(tmp_path: Path) -> Non
     assert "Nothing to compare yet" in page
 
 
-def test_a_study_that_has_only_begun_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_study_that_has_only_begun_is_drawn_as_far_as_it_goes(tmp_path):
     for states in (("running",), ("done",), ("done", "running"), ("done", "done")):
         runs = tmp_path / "-".join(states)
         for arm, state in zip(((1, 0.0), (4, 0.2)), states, strict=False):
@@ -130,7 +130,7 @@ def test_a_study_that_has_only_begun_is_drawn_as_far_as_it_goes(tmp_path: Path) 
         assert bool(result.items) == (states == ("done", "done"))
 
 
-def test_what_comes_from_a_run_is_escaped(tmp_path: Path) -> None:
+def test_what_comes_from_a_run_is_escaped(tmp_path):
     runs = tmp_path / "runs"
     run = write_run(runs, config(0, study="STUDY"), 3.5, folder="a")
     header = (run / "run.json").read_text().replace("STUDY", "<script>alert(1)</script>\\u001b")
@@ -180,7 +180,7 @@ def test_letters_come_from_any_font_of_the_machine_and_those_of_none_are_named_i
         ("model__qk_norm", "qk_norm=", (False, True)),
     ],
 )
-def test_the_top_of_the_report_tells_set_ups_apart(tmp_path: Path, key, words, values) -> None:
+def test_the_top_of_the_report_tells_set_ups_apart(tmp_path, key, words, values):
     for value, gain in zip(values, (0.01, -0.02), strict=True):
         for s in (1, 4):
             write_run(tmp_path, config(0, s, 0.2 * (s > 1), **{key: value}), 3.5 - gain * (s > 1))
@@ -189,7 +189,7 @@ def test_the_top_of_the_report_tells_set_ups_apart(tmp_path: Path, key, words, v
         assert f"1,000 steps, {words}{json.dumps(value)}: {gain} nats, one seed: no claim" in said
 
 
-def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
+def test_an_unknown_name_is_an_error_that_names_the_nearest():
     with pytest.raises(UserError, match=r"'figure40' is not known; did you mean 'figure4"):
         find(["figure40"])
 
@@ -206,9 +206,7 @@ COMMITTED = Path(__file__).parents[2] / "docs/reproduction.md"
         (["no difference shown"], "undecided"),
     ],
 )
-def test_a_finding_agrees_where_some_settings_win_and_none_loses(
-    verdicts: list[str], verdict: str
-) -> None:
+def test_a_finding_agrees_where_some_settings_win_and_none_loses(verdicts, verdict):
     assert judged(verdicts) == verdict
 
 
@@ -219,7 +217,7 @@ CAMPAIGNS = ("campaign", "what-does-the-work", "tuned")
 
 
 @pytest.mark.parametrize("record", [*CAMPAIGNS, "laptop", "primary"])
-def test_a_committed_report_says_what_its_record_says(record: str) -> None:
+def test_a_committed_report_says_what_its_record_says(record):
     """Words, runs and tables as they are made today; pixels differ between machines."""
     records = CAMPAIGNS if record == "primary" else (record,)
     sources = Sources([RECORDS / name for name in records])
@@ -236,7 +234,7 @@ def test_a_committed_report_says_what_its_record_says(record: str) -> None:
     assert {file.suffix for file in files} <= {".json", ".png", ".md"}
 
 
-def test_the_committed_page_has_all_campaigns() -> None:
+def test_the_committed_page_has_all_campaigns():
     """Made by `tst-study figures --only reproduction` from all archives, into docs."""
     text = COMMITTED.read_text("utf8")
     records = [RECORDS / name for name in ("campaign", "what-does-the-work", "tuned")]
@@ -258,7 +256,7 @@ def test_the_committed_page_has_all_campaigns() -> None:
     ]
 
 
-def test_for_print_there_are_pdfs_in_column_widths_with_their_fonts(tmp_path: Path) -> None:
+def test_for_print_there_are_pdfs_in_column_widths_with_their_fonts(tmp_path):
     build(None, tmp_path, only=["figure1"])
     pdf = (tmp_path / "figure1.pdf").read_bytes()
     assert re.search(rb"/MediaBox \[ 0 0 504 ", pdf)  # points: the page's 7 inches

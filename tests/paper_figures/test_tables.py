@@ -22,7 +22,6 @@ from tst_study.paper_figures.table import (
 )
 from tst_study.record.writer import append_task_results
 
-
 NO_RUNS = Sources(None)
 
 

@@ -34,9 +34,7 @@ def to_the_end(corpus: Path, folder: Path, *overrides: str) -> RunRecord:
     return run(corpus, folder, *overrides, "execution.evaluate_every=6")
 
 
-def test_killed_between_two_small_steps_that_share_the_text_of_a_whole_one(
-    words: Path, tmp_path: Path
-) -> None:
+def test_killed_between_two_small_steps_that_share_the_text_of_a_whole_one(words, tmp_path):
     rival = ("superposition={}", "sequence_warmup={parts = 4, step_ratio = 0.5}")
     to_the_end(words, tmp_path / "unbroken", *rival)
     killed_in_step(6, words, tmp_path / "broken", *rival, "execution.checkpoint_every=5")
@@ -70,9 +68,7 @@ def killed_in_step(step: int, corpus: Path, folder: Path, *overrides: str) -> No
         (11, 4, 8),  # after the switch, so that superposed steps are taken again
     ],
 )
-def test_killed_in_a_step(
-    words: Path, unbroken: Path, tmp_path: Path, step: int, every: int, resumed_from: int | None
-) -> None:
+def test_killed_in_a_step(words, unbroken, tmp_path, step, every, resumed_from):
     settings = (f"execution.checkpoint_every={every}",)
     killed_in_step(step, words, tmp_path / "broken", *settings)
     record = to_the_end(words, tmp_path / "broken", *settings)
@@ -85,9 +81,7 @@ def test_killed_in_a_step(
 
 
 @pytest.mark.parametrize(("overrides", "step"), [(MUON, 13), (ALL, 10), (ALL, 13)])
-def test_killed_around_the_switch_of_any_kind_of_run(
-    words: Path, tmp_path: Path, overrides: tuple[str, ...], step: int
-) -> None:
+def test_killed_around_the_switch_of_any_kind_of_run(words, tmp_path, overrides, step):
     unbroken = tmp_path / "unbroken"
     to_the_end(words, unbroken, *overrides)
     settings = (*overrides, "execution.checkpoint_every=5")
@@ -98,9 +92,7 @@ def test_killed_around_the_switch_of_any_kind_of_run(
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["before its renaming", "behind it"])
-def test_killed_at_the_end_of_a_save(
-    words: Path, unbroken: Path, tmp_path: Path, whole: bool
-) -> None:
+def test_killed_at_the_end_of_a_save(words, unbroken, tmp_path, whole):
 
     def prepare() -> None:
         rename = os.rename
@@ -129,9 +121,7 @@ def test_killed_at_the_end_of_a_save(
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_a_signal_stops_a_run_behind_its_step_with_a_checkpoint(
-    words: Path, unbroken: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_signal_stops_a_run_behind_its_step_with_a_checkpoint(words, unbroken, tmp_path, name):
     step = 9  # the last superposed one
     prepare = partial(when_step_begins, step, partial(signal.raise_signal, signal.Signals[name]))
     assert broken(words, tmp_path / "broken", prepare) == 7
