@@ -98,6 +98,7 @@ def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law():
     """A size of which no row is annealed has nothing to be predicted, and a swept rate that was
     worse tells nothing of size or data."""
     points = frame().assign(learning_rate=1e-3, annealed=True)
+    points = points[points["params"].isin(points["params"].unique()[::2])]
     plain = answered(points)
     early = points[points["params"] == points["params"].max()]
     early = early.assign(params=2 * early["params"], annealed=False)
