@@ -62,7 +62,11 @@ def primary_answers(sources: Sources) -> Item | None:
         for row in rows_of(rows)
     ]
     title = f"Primary questions of {len(rows)} studies: {verdict_counts(rows)}"
-    return _picture(sources, rows.assign(name=names), FEW, title, *WHOLE)
+    headings = [str(heading).replace(": primary,", ",") for heading in rows["heading"]]
+    marks = [style.BASELINE] * len(rows)  # rows with headings of their own need no colours
+    return _picture(
+        sources, rows.assign(name=names, heading=headings, mark=marks), FEW, title, *WHOLE
+    )
 
 
 @figure(
@@ -94,11 +98,12 @@ def _picture(
     more = f" {len(rows) - most} more rows in the verdicts." if len(rows) > most else ""
     seeds, alone = span(data["seeds"], "seed"), "no run is repeated with another seed"
     counts = f"{number(len(rows), 'row')}: {verdict_counts(rows)}"
+    colours = "Colour and symbol tell the setting. " if data["mark"].nunique() > 1 else ""
     return Picture(
         title=title,
         caption="Held-out next-token loss of the baseline, or of the arm that the heading or the "
         "row names, minus that of the arm, paired by seed where runs have one. Bars: 95% "
-        "intervals, which hold jointly under one heading. Colour and symbol tell the setting. "
+        f"intervals, which hold jointly under one heading. {colours}"
         f"Seeds: {seeds.split(' seed')[0]}.{more}",
         data=data.drop(columns=["mark", "run_ids"]),
         folders=tuple(sorted(runs["folder"][used].astype(str))),
@@ -117,7 +122,9 @@ def inside(gains: pd.Series, ends: pd.DataFrame | None = None) -> pd.Series:
 def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     """Draw each gain with its interval in a row of its own, and each heading above its rows."""
     ticks: list[tuple[float, str, bool]] = []
-    end, bold = 0.0, set(data["name"][data["primary"]])
+    # Where every row is a primary question, none is set apart.
+    apart = data["primary"] & ~data["primary"].all()
+    end, bold = 0.0, set(data["name"][apart])
     for heading, rows in data.groupby("heading", sort=False):
         for line, text in enumerate((heading, *rows["name"])):
             # Headings and primary questions are bold, which is wider.
@@ -129,13 +136,15 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     drawn, ((axes,),) = new_figure(width, 0.8 + 0.165 * end, 1)
     axes.axvline(0, color=MUTED, linewidth=0.7)
     axes.set_yticks([place for place, *_ in ticks], [words for _, words, _ in ticks])
-    gains = zip(rows_of(data), inside(data["gain"], data[["low", "high"]]), strict=True)
+    gains = zip(
+        rows_of(data.assign(apart=apart)), inside(data["gain"], data[["low", "high"]]), strict=True
+    )
     for (place, _, is_heading), label in zip(ticks, axes.get_yticklabels(), strict=True):
         if is_heading:
             label.set(fontweight="bold", color=MUTED)
             continue
         row, is_near = next(gains)
-        if row["primary"]:
+        if row["apart"]:
             label.set_fontweight("bold")
             axes.axhspan(place - 0.45, place + 0.45, color=FAINT, alpha=0.6, lw=0, zorder=0)
         beside: Look = {"xycoords": ("axes fraction", "data"), "va": "center"}
@@ -156,7 +165,7 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     entries: dict[str, Look] = {"95% interval excludes zero": {**dot, "linestyle": "-"}}
     for unclaimed in sorted(set(data["verdict"]) - {*CLAIMED}):
         entries[unclaimed] = {**dot, "markerfacecolor": "none"}
-    if data["primary"].any():
+    if apart.any():
         entries["the primary question"] = {"color": FAINT, "marker": "s", "markersize": 7}
     key(axes, entries)
     return drawn
