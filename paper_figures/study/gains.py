@@ -63,7 +63,8 @@ def primary_answers(sources: Sources) -> Item | None:
     ]
     title = f"Primary questions of {len(rows)} studies: {verdict_counts(rows)}"
     headings = [str(heading).replace(": primary,", ",") for heading in rows["heading"]]
-    marks = [style.BASELINE] * len(rows)  # rows with headings of their own need no colours
+    # Rows with headings of their own need no colours.
+    marks = pd.Series([style.BASELINE] * len(rows), rows.index)
     return _picture(
         sources, rows.assign(name=names, heading=headings, mark=marks), FEW, title, *WHOLE
     )
@@ -123,7 +124,7 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     """Draw each gain with its interval in a row of its own, and each heading above its rows."""
     ticks: list[tuple[float, str, bool]] = []
     # Where every row is a primary question, none is set apart.
-    apart = data["primary"] & ~data["primary"].all()
+    apart = data["primary"] & (not data["primary"].all())
     end, bold = 0.0, set(data["name"][apart])
     for heading, rows in data.groupby("heading", sort=False):
         for line, text in enumerate((heading, *rows["name"])):
