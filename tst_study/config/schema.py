@@ -265,10 +265,19 @@ class Rival(Strict):
 
     @property
     def group(self) -> tuple[tuple[int, int], ...]:
-        """The fewest small steps, stage by stage: the number of steps, and that of the parts of a
-        whole step of which each of them reads one. Every stage reads all parts of whole steps, so
-        the first number is a multiple of the second."""
+        """The fewest small steps, stage by stage: how many they are, and into how many parts they
+        divide a whole step, of which each reads one. Quarters and then halves are
+        `((4, 4), (2, 2))`. The first stage has the smallest steps."""
         raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _stages_read_whole_steps(self) -> Self:
+        if any(steps % parts or self.group[0][1] % parts for steps, parts in self.group):
+            raise ValueError(
+                f"group = {self.group}: a stage has a multiple of its parts as steps, and its "
+                "parts divide those of the first stage"
+            )
+        return self
 
     @property
     def group_size(self) -> int:
