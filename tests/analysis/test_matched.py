@@ -29,6 +29,15 @@ def test_hours_count_the_devices_or_one_where_nobody_wrote_how_many():
     assert ledger(runs.assign(training_seconds=[1800, 900]))["hours"].tolist() == [0.5, 1.0]
 
 
+def test_hours_are_those_of_one_seed_over_those_of_the_same(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path, config(seed), 3.5)
+        write_run(tmp_path, config(seed, 4, 0.2), 3.4)
+    runs = load(tmp_path)
+    runs["training_seconds"] = 10.0 + 20.0 * runs["seed"]
+    assert set(matched(compare(runs))["hours_ratio"].dropna()) == {1.0}
+
+
 @pytest.fixture(scope="module")
 def table_1() -> pd.DataFrame:
     runs = published.runs()
@@ -71,7 +80,8 @@ def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path)
         write_run(tmp_path, config(seed, 4, 0.2), 3.45 + 0.95 * luck)
         for steps, loss in ((1000, 3.50), (1600, 3.44)):
             write_run(tmp_path, config(seed, steps=steps), loss + luck)
-    found = matched(compare(load(tmp_path))).set_index("kind")
+    write_run(tmp_path, config(0, 8, 0.2), 3.6)  # one seed, which widens no other's interval
+    found = matched(compare(load(tmp_path))).query("setting == 's = 4, r = 0.2'").set_index("kind")
     assert found.loc["equal FLOPs", "gain"] == pytest.approx(0.05, abs=1e-3)
     assert found.loc["equal FLOPs", "verdict"] == "better"
     assert found.loc["equal data", "baseline_steps"] == 1600
@@ -89,6 +99,7 @@ def test_at_equal_data_only_the_question_about_these_very_runs_counts(tmp_path):
     for seed, luck in enumerate((0.01, -0.01, 0.005, -0.005)):
         write_run(tmp_path, config(seed, 4, 0.2), 3.45 + luck)
         write_run(tmp_path, config(seed, steps=1600), 3.5)
+        write_run(tmp_path, config(seed, steps=1602), 3.0)  # within the tolerance, but not nearest
     compared = {
         "setting": Arm(name="s = 4", setting="s = 4, r = 0.2", where={"seed": (0, 1)}),
         "exchanged": Arm(name="longer", setting="baseline", where={"steps": 1600}),
