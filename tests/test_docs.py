@@ -58,7 +58,7 @@ def test_the_lines_of_python_about_a_campaign_run(tmp_path, monkeypatch, capsys)
 def test_the_run_in_the_readme_is_a_whole_one():
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf8"), re.DOTALL)
     run = from_dict(tomllib.loads(text))
-    assert (run.model.layers, run.schedule.steps, run.superposition.bag_size) == (2, 5000, 4)
+    assert (run.model.layers, run.schedule.steps, run.superposition.bag_size) == (2, 1250, 4)
 
 
 def commands() -> Iterator[tuple[str, str]]:
