@@ -137,7 +137,7 @@ class Advice:
                 loss, best, worst = plan.loss
                 x, error = [100 * plan.share], [[worst - loss], [loss - best]]
                 axes.errorbar(x, [-loss], error, fmt="o", capsize=3, label=plan.name)
-        axes.set(xlabel="steps (% of the baseline's)", ylabel="loss lower by (nats)")
+        axes.set(xlabel="steps (% of the baseline's)", ylabel="gain (nats)")
         axes.set_title(f"{self.run.title}, {self.run.setting}", fontsize=9)
         axes.legend(fontsize=8, frameon=False)
         drawn = io.StringIO()
@@ -292,10 +292,10 @@ class _Screen:
         out if no cell of it is known; two plans that are one run share a row."""
         gpus, price = self.numbers.get("gpus"), self.numbers.get("price")
         head = ["", "steps", "reads", "epochs", "GPU-hours", f"days on {gpus or 0:.0f}"]
-        rows = [[*head, f"cost {self.currency}".strip(), "loss lower by [95%]"]]
+        rows = [[*head, f"cost {self.currency}".strip(), "gain in nats [95%]"]]
         loss, flops, text = self.plans
         planned = [Plan("baseline", 1.0, self.run.tokens)]
-        planned += [replace(loss, name="same loss or lower")] if loss.share != 1 else []
+        planned += [replace(loss, name="loss no higher")] if loss.share != 1 else []
         one_run = [replace(flops, name="same FLOPs, text")]
         planned += one_run if self.run.setting.output_only else [flops, text]
         for plan in planned:
