@@ -83,7 +83,7 @@ def over_seeds(values: pd.Series | np.ndarray, rows: int = 1) -> Triple:
 @functools.cache
 def known() -> list[Triple]:
     """Results stated beside the verdicts: paired by seed, each by itself."""
-    first, second, tuned = map(losses, ("campaign", PARTS, "tuned"))
+    first, second, tuned, small = map(losses, ("campaign", PARTS, "tuned", "batch"))
     pilot, short = map(losses, ("gate", "desktop"))
     plain_tuned = tuned["tuned-5000-s4-r0.25-batch64-lr0.002"]
     usual, superposed = first["lengths-20000-baseline"], second["arms-20000-s4-r0.25"]
@@ -105,6 +105,7 @@ def known() -> list[Triple]:
         over_seeds(superposed - second["arms-20000-s4-r0.25-power_law"]),
         over_seeds(second["arms-20000-baseline"] - tuned["primary-5000-baseline-batch64-lr0.004"]),
         over_seeds(plain_tuned - tuned["tuned-5000-s4-r0.25-power_law-batch64-lr0.002"]),
+        over_seeds(tuned["primary-5000-baseline-batch64-lr0.004"] - small["small-10000-output"]),
         over_seeds(plain_tuned - tuned["primary-5000-s4-r0.25-output_only-batch64-lr0.00283"]),
         (row["steps_ratio"], row["low"], row["high"]),
         over_seeds(per_doubling),
@@ -139,8 +140,8 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("prose", "count"),
     [
-        (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 9),
-        (FINDINGS, 38),
+        (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 10),
+        (FINDINGS, 39),
         (CAMPAIGNS.partition("### The pilot sweep")[2].partition("### Predictions")[0], 2),
     ],
     ids=["README", "findings", "pilot sweep"],

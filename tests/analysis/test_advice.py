@@ -182,7 +182,7 @@ def test_the_screen_quotes_the_paper_and_our_campaigns() -> None:
         "at 1.07M output only gained 0.012 (at 32 sequences, batch not tuned)",
         "In our runs of 232k, unlike there, output only beat plain, and s = 16 lost",
         "s = 16 lost 0.025",
-        "superposition still gained 0.015",
+        "superposition won by 0.015",
     ):
         assert quoted in screen
     runs = published.headline_runs().set_index(["params", "method", "total_steps"])
