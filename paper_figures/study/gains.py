@@ -4,6 +4,7 @@
 
 import json
 import math
+from collections import Counter
 from functools import partial
 
 import pandas as pd
@@ -301,7 +302,8 @@ def _as_wide_as_judged(data: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFram
 def _asked_arms(summary: Summary, primary: Question) -> dict[tuple[str, str], str]:
     """Return the questions whose gains are drawn, by family and name, each with the name of its
     arm. Of several questions about one arm the one with the most seeds counts, and the shortest
-    name."""
+    name. Arms of the same name, such as one setting at several lengths, are called by their
+    questions."""
     kept, found = summary.comparison.eligible, []
     usual = set(primary.runs(kept)[1]["run_id"])
     for question in summary.questions:
@@ -323,7 +325,11 @@ def _asked_arms(summary: Summary, primary: Question) -> dict[tuple[str, str], st
         same = [(seeds, question) for own, seeds, question, _ in found if own == arm]
         _, most = max(reversed(same), key=lambda item: item[0])  # the last of equals
         drawn[most.family, most.name] = named(min((one.arm.name for _, one in same), key=len))
-    return drawn
+    alike = Counter(drawn.values())
+    return {
+        (family, name): arm if alike[arm] == 1 else named(f"{family}: {name}")
+        for (family, name), arm in drawn.items()
+    }
 
 
 def _times(runs: pd.DataFrame) -> dict[str, float]:

@@ -240,6 +240,15 @@ def test_gains_over_training_need_intervals(tmp_path):
     assert catalogue()["overview"].item(sources) is not None
 
 
+def test_one_setting_at_several_lengths_has_a_panel_for_each(tmp_path):
+    tables = read_tables(CAMPAIGN)
+    lengths = tables.runs["name"].str.contains("lengths-[12]0000-(?:baseline|s4-r0.25)")
+    add_to_archive(tmp_path, tables.only(lengths))
+    add_questions(tmp_path, read_questions(CAMPAIGN))
+    item = picture("gain_over_training", tmp_path)
+    assert set(item.data["arm"]) == {"lengths: 10,000 steps", "lengths: 20,000 steps"}
+
+
 def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path):
     rows = pd.DataFrame({"seed": [0, 0, 1, 1, 2, 2], "bag_size": [1, 4] * 3})
     rows = rows.assign(
