@@ -57,11 +57,13 @@ docs: $(ready)
 
 gpu := benchmarks/gpu.py --minutes $(or $(MINUTES),9) $(and $(TO),--to '$(TO)')
 # On a GPU machine the environment is the machine's own (torch with CUDA), hence no set-up here.
+# It is looked for without importing torch, which would take a GPU's time but not count in MINUTES.
 gpu:
 	@command -v "$${CC:-cc}" > /dev/null || { echo "error: no C compiler, which torch.compile needs" \
 	  "on a GPU; Debian: apt install gcc" >&2; exit 1; }
 	@for candidate in $(or $(PYTHON),python3 .venv/bin/python); do \
-	  "$$candidate" -c 'import megatron.core, torch; torch.cuda.current_device()' 2>/dev/null \
+	  "$$candidate" -c 'import os; from importlib.util import find_spec; find_spec("megatron").name; \
+	    os.stat(os.path.dirname(find_spec("torch").origin) + "/lib/libtorch_cuda.so")' 2>/dev/null \
 	    || continue; \
 	  "$$candidate" -c 'import os, sysconfig; open(sysconfig.get_path("include") + "/Python.h")' \
 	    2>/dev/null || { echo "error: $$candidate: no Python.h, which torch.compile needs on a GPU;" \

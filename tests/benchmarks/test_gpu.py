@@ -135,6 +135,20 @@ def test_a_machine_that_will_not_do_is_told_why_in_one_line(tmp_path, monkeypatc
     assert line.startswith(f"error: {sys.executable} lacks torch, megatron, ")
 
 
+def test_a_python_with_torch_for_gpus_is_found_without_importing_torch(tmp_path):
+    for package in ("megatron", "torch/lib"):
+        (tmp_path / package).mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError")
+    (tmp_path / "torch" / "lib" / "libtorch_cuda.so").touch()
+    python = tmp_path / "python"
+    found = f"PYTHONPATH={tmp_path} exec {sys.executable}"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] || exec echo "$@"\n{found} "$@"\n')
+    python.chmod(0o755)
+    command = ["make", "-C", gpu.ROOT, "-s", "--no-print-directory", "gpu"]
+    command += [f"PYTHON=false {python}"]
+    assert subprocess.check_output(command, text=True) == "benchmarks/gpu.py --minutes 9\n"
+
+
 def test_the_checks_need_their_reference(capsys):
     with pytest.raises(SystemExit):
         gpu.main(["--device", "cpu", "--parts", "correctness"])
