@@ -183,7 +183,8 @@ def corpus(request: argparse.Namespace) -> Results:
 
 def runs(request: argparse.Namespace) -> Results:
     """Train a baseline and an output-only run at 34M weights on equally many tokens, as many as the
-    time allows, and add them to the archive `request.archive`.
+    time allows, and add them to the archive `request.archive`. The folder of a run that did not
+    end, with its losses until then, stays beside the archive.
 
     A rehearsal comes first: a run, and a copy of it that is resumed half-way. The result `resumed`
     says whether the losses of the two are equal to the bit. The second, whose kernels are compiled
@@ -230,12 +231,12 @@ def more_runs(request: argparse.Namespace) -> Results:
 
 def _trained(arms: Iterable[tuple[str, int]], steps: int, request: argparse.Namespace) -> Results:
     for arm, seed in arms:
-        folder = request.work / "runs" / f"{arm}-{seed}"
+        folder = request.archive.with_name(f"{request.archive.name}-at-work") / f"{arm}-{seed}"
         began = time.monotonic()
         state = train(_arm(arm, seed, steps, request), folder, progress=False)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         add_to_archive(request.archive, read_tables(folder.parent))
         record = run_record.read(folder)
+        shutil.rmtree(folder.parent)
         last, held_out = record.metrics[-1], (record.evals or [{}])[-1]
         counters = ("flops", "raw_tokens", "latent_tokens", "epochs", "training_seconds", "mfu")
         quality = ("nats_per_token", "standard_error", "annealed")

@@ -67,6 +67,27 @@ def test_arms_spend_the_same_flops_read_nothing_twice_and_are_kept(parts, work):
     assert len(read_archive(work / "kept").runs) == 3
 
 
+CUT = """
+import argparse, sys
+from pathlib import Path
+from benchmarks import gpu_speed
+work = Path(sys.argv[1])
+request = argparse.Namespace(device="cpu", small=True, work=work, archive=work / "cut")
+list(gpu_speed._trained([("output-only", 0)], 10**5, request))
+"""
+
+
+def test_a_run_that_is_killed_leaves_its_losses_beside_the_archive(parts, work):
+    curve = work / "cut-at-work" / "output-only-0" / "metrics.jsonl"
+    with subprocess.Popen([sys.executable, "-c", CUT, work]) as process:
+        while not (curve.exists() and "\n" in curve.read_text()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    assert json.loads(curve.read_text().splitlines()[0])["loss"] > 0
+    assert not (work / "kept-at-work").exists()  # its runs ended and are in the archive
+
+
 SLOW = """
 import sys
 from benchmarks import gpu
