@@ -77,14 +77,13 @@ def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     expected, tolerances = torch.load(request.work / "reference.pt")
     groups: dict[str, Callable[[], Values]] = {"product": partial(product_values, device)}
     attention = {}
-    for recompute in ("none", "layer"):
-        for dtype in ("bfloat16", "float32") if recompute == "none" else ("bfloat16",):
-            for model in MODELS:
-                config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
-                name = f"{model}, {dtype}"
-                attention[name] = attention_backend(config, torch.device(device))
-                values = partial(model_values, device, model, small, dtype, recompute)
-                groups[f"{name}, recompute = {recompute}"] = values
+    for dtype, recompute in (("bfloat16", "none"), ("float32", "none"), ("bfloat16", "layer")):
+        for model in MODELS:
+            config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
+            name = f"{model}, {dtype}"
+            attention[name] = attention_backend(config, torch.device(device))
+            values = partial(model_values, device, model, small, dtype, recompute)
+            groups[f"{name}, recompute = {recompute}"] = values
     yield "attention", attention
     checks: list[dict[str, Any]] = []
     for name, group in groups.items():

@@ -111,11 +111,6 @@ def machine_facts(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def has_device(device: str) -> bool:
-    """Return whether this machine has a GPU, or `device` is "cpu"."""
-    return device == "cpu" or torch.cuda.is_available()
-
-
 def device_name(device: str) -> str:
     """Return the name of the GPU, or "cpu"."""
     return torch.cuda.get_device_name() if device == "cuda" else "cpu"
