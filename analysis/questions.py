@@ -22,7 +22,7 @@ from tst_study.analysis.tables.source import Folders, read_tables
 from tst_study.analysis.verdict.asked_now import asked_now
 from tst_study.analysis.verdict.comparison import compare, refuse_copies
 from tst_study.analysis.verdict.matched import matched_answer
-from tst_study.analysis.verdict.planned import uncovered
+from tst_study.analysis.verdict.planned import uncovered, without_early_looks
 from tst_study.analysis.verdict.question import Method, questions_of
 from tst_study.analysis.wording import number
 from tst_study.errors import UserError, one_of
@@ -88,7 +88,7 @@ def ask(
         return of_paper(**options)
     if runs is None:
         return of_own(**options)
-    source = read_tables(runs)
+    source = without_early_looks(read_tables(runs))
     if source.runs.empty:
         raise UserError(source.problems[0])
     marks = dict(zip(source.runs["run_id"], source.runs["fingerprint"], strict=True))

@@ -14,7 +14,7 @@ from tst_study.analysis.verdict.documents import with_documents
 from tst_study.analysis.verdict.intervals import FEW
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
 from tst_study.analysis.verdict.matched import matched, worth
-from tst_study.analysis.verdict.planned import arms, gains_over_training, since
+from tst_study.analysis.verdict.planned import arms, gains_over_training, since, without_early_looks
 from tst_study.analysis.verdict.question import Question, questions_of
 from tst_study.analysis.wording import bounds, left_out, number, verdict_lines
 from tst_study.text import ENDLESS, printable, wrapped
@@ -125,6 +125,7 @@ def summarise(
     (`questions.json`). Raises `UserError` for a run that is a copy of another, for questions that
     cannot be read, and as `compare` does."""
     refuse_copies(tables)
+    tables = without_early_looks(tables)
     questions = tuple(questions_of(tables.roots) if questions is None else questions)
     comparison = compare(with_documents(tables), questions, own_rates)
     return Summary(tables, comparison, sweeps(tables.runs), questions)

@@ -34,6 +34,7 @@ from tst_study.analysis.advice.intended_run import (
 )
 from tst_study.analysis.advice.pilot import (
     BUDGET,
+    LONGER,
     MOST_SEEDS,
     RATES,
     Pilot,
@@ -268,7 +269,7 @@ class _Screen:
 
         rungs = self.pilot.rungs if self.pilot.is_smaller else ()
         decided = self.measured[-1].decision if self.measured else self.run.word
-        what = "If you try it all the same" if decided in ("No", "stop") else "What to run"
+        what = "If you try it all the same" if decided in ("No", "stop", "slow") else "What to run"
         sections = {
             "": [words.title()],
             "Table": say(self._below_table()),
@@ -395,6 +396,7 @@ class _Screen:
                 "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
                 "tuning": 2 * len(RATES),
                 "most_seeds": MOST_SEEDS,
+                "slowest": LONGER,
                 "shares": ", ".join(f"{name} {100 * weight:.0f}%" for name, weight in parts),
             }
         )

@@ -26,6 +26,7 @@ from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 from tst_study.analysis.verdict.planned import labelled
+from tst_study.analysis.verdict.question import OVER, questions_of
 from tst_study.atomic_files import written_atomically
 from tst_study.config.schema import Config, Model
 from tst_study.config.superposition_setting import SuperpositionSetting
@@ -160,6 +161,7 @@ def plan_pilot(
         noise, source = arm["deviation"], f"as in our {arm['source']}"
     if deviation:
         noise, source = deviation, "as in your runs"
+    noise = float(f"{noise:.3g}")  # as the pilot's file has it
     wanted = abs(run.gain.nats or 2 * noise)
     counts = range(FEWEST_SEEDS, MOST_SEEDS + 1)
     shown = [(n, (smallest_detectable(n) or math.inf) * noise) for n in counts]
@@ -225,7 +227,7 @@ def _rung(
     flops = smaller.tokens * flops_per_position(model, length)
     if factor == 1 and not config:
         flops = flops_of(run, length)
-    worthwhile = worth_of_steps(smaller, LONGER)
+    worthwhile = float(f"{worth_of_steps(smaller, LONGER):.2g}")
     rate = float(f"{rate:.2g}")
     return Rung(smaller, chosen, sequences, length, factor > 1, rate, flops, worthwhile)
 
@@ -284,9 +286,11 @@ def write_grid(
         | {rung.name: _setup(rung, config) for rung in pilot.rungs},
         "questions": [
             {
-                "family": "pilot",
+                # The rule looks at the largest size alone, so no interval is widened for others.
+                "family": f"pilot {rung.name}",
                 "arm": {"arm": "superposed", "setup": rung.name},
-                "smallest_gain": float(f"{rung.worthwhile:.2g}"),
+                "smallest_gain": rung.worthwhile,
+                "rule": {"deviation": pilot.noise, "step_time": LONGER},
             }
             for rung in pilot.rungs
         ],
@@ -319,19 +323,22 @@ class Measured:
     gain: Gain
     """At this size and length."""
     deviation: float
+    worthwhile: float
+    """The least gain that counts at this size and length, nats per token."""
     tuned: bool = False
     """Whether a sweep beside these runs chose their rates."""
-
-    @property
-    def worthwhile(self) -> float:
-        """The least gain that counts at this length, nats per token."""
-        return worth_of_steps(self.run, LONGER)
+    step_time: float | None = None
+    """How many times as long as the baseline's steps superposed ones took; None if that was not
+    measured."""
+    slowest: float = LONGER
+    """The most that `step_time` may be."""
 
     @property
     def decision(self) -> str:
-        """`go`, `stop` or `more`, by the rule that the pilot's page has."""
+        """`go`, `slow` (a go, were the steps as fast as they must be), `stop` or `more`, by the
+        rule that the pilot's file has."""
         if (self.gain.low or -math.inf) > self.worthwhile:
-            return "go"
+            return "slow" if (self.step_time or 0.0) > self.slowest else "go"
         too_many = self.seeds >= MOST_SEEDS
         return "stop" if too_many or (self.gain.high or math.inf) < self.worthwhile else "more"
 
@@ -367,20 +374,16 @@ def measured_in(sources: Sequence[str | Path], run: IntendedRun) -> list[Measure
     """
     tables = read_tables([str(source) for source in sources])
     runs = tables.runs[(tables.runs["exclusion"] == "") & (tables.runs["role"] != "trunk")]
-    waiting = runs["run_id"][~runs["state"].isin(["done", "diverged", "failed"])].tolist()
-    summary, table = summarise(tables), labelled(runs)
-    for asked in summary.questions:
-        for arm, rows in zip((asked.arm, asked.against), asked.runs(table), strict=True):
-            seeds = arm.where.get("seed", ())
-            wanted = set(seeds) if isinstance(seeds, tuple) else {seeds}
-            waiting += [f"{arm.name}, seed {seed}" for seed in sorted(wanted - {*rows["seed"]})]
-    if waiting:
+    names, table = runs["run_id"][~runs["state"].isin(OVER)].tolist(), labelled(tables.runs)
+    asked = {(one.family, one.name): one for one in questions_of(tables.roots)}
+    names += (name for one in asked.values() for name in one.unfinished(table))
+    if waiting := [*dict.fromkeys(names)]:
         raise UserError(
             f"--runs: {len(waiting)} runs are not finished ({listed(waiting, 3)}); looking at a "
             "pilot before it is whole makes chance look like a gain, so wait for them"
         )
     found, is_tuned = dict[tuple[float, float], Measured](), bool((runs["role"] == "pilot").any())
-    for row, first in _judged(summary):
+    for row, first in _judged(summarise(tables)):
         setting = SuperpositionSetting.of_row(first)
         given = setting.bag_size, first["mode"] == "output_only"
         if given != (run.setting.bag_size, run.setting.output_only) or pd.isna(row["low"]):
@@ -392,8 +395,7 @@ def measured_in(sources: Sequence[str | Path], run: IntendedRun) -> list[Measure
         alike = runs[(runs["group"] == first["group"]) & (runs["role"] != "pilot")]
         is_same = alike["run_id"].isin(row["run_ids"]) | (alike["arm"] == first["arm"])
         both = alike[is_same | (alike["method"] == "baseline")]
-        first_seeds, *others = (set(seeds) for _, seeds in both.groupby("method")["seed"])
-        if any(seeds != first_seeds for seeds in others):
+        if both.groupby("method")["seed"].agg(frozenset).nunique() > 1:
             raise UserError(
                 f"--runs: {row['question']}: the two arms have different seeds; finish the pairs, "
                 "or exclude what has no partner, before looking"
@@ -401,7 +403,11 @@ def measured_in(sources: Sequence[str | Path], run: IntendedRun) -> list[Measure
         gain = Gain(row["gain"], row["low"], row["high"], "your runs")
         size = float(first["parameters"]), float(first["active_parameters"])
         own = IntendedRun(*size, float(first["latent_tokens"]), chosen=run.setting)
-        one = Measured(own, int(row["seeds"]), gain, float(row["deviation"]), is_tuned)
+        question = asked.get((row["family"], row["question"]))
+        rule = question.rule if question else None
+        counts = (question and question.smallest_gain) or worth_of_steps(own, LONGER)
+        rest = is_tuned, _step_time(both, tables.curves), rule.step_time if rule else LONGER
+        one = Measured(own, int(row["seeds"]), gain, float(row["deviation"]), counts, *rest)
         known = found.setdefault((own.size, own.tokens), one)
         found[own.size, own.tokens] = max(known, one, key=lambda each: each.seeds)
     if not found:
@@ -413,6 +419,19 @@ def measured_in(sources: Sequence[str | Path], run: IntendedRun) -> list[Measure
     places = pd.DataFrame([vars(one.run) for one in found.values()])
     far = run.far(places).to_numpy()
     return [list(found.values())[place] for place in np.argsort(-far, kind="stable")]
+
+
+def _step_time(runs: pd.DataFrame, curves: pd.DataFrame) -> float | None:
+    """Return how many times as long as a step of the baselines among these runs a superposed step
+    of the others took, on equal devices; None if the tables do not have the times. Medians over the
+    logged steps are compared, because compilation makes the first ones slower."""
+    steps = curves.astype({"folder": str}).merge(runs[["folder", "method", "devices"]])
+    steps = steps[(steps["method"] == "baseline") | (steps["phase"] == "superposition")]
+    passed = steps.groupby("folder")[["training_seconds", "step"]].diff()
+    steps = steps.assign(time=passed["training_seconds"] / passed["step"])
+    times = steps.pivot_table("time", "devices", "method", "median")
+    ratio = (times.get("superposition", math.nan) / times.get("baseline", pd.Series())).median()
+    return float(ratio) if 0 < ratio < math.inf else None
 
 
 def _judged(summary: Summary) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

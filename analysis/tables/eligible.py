@@ -17,6 +17,8 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 
 EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 """Columns of a table of runs that were left out."""
+NOT_WHOLE = "the pilot is not whole, so its gains are not to be read yet"
+"""Why the runs of a pilot with a stop rule are left out while some of them are not over."""
 SAME_LOSS = 1e-6
 """The most, in nats per token, by which the losses of copies of one run may differ."""
 
@@ -56,6 +58,8 @@ def eligible(runs: pd.DataFrame, pilots: bool = False) -> tuple[pd.DataFrame, li
 
 def _unfit(run: dict[str, Any], pilots: bool) -> str | None:
     """Return why a run's final loss may not be compared with any other, or None if it may."""
+    if run["exclusion"] == NOT_WHOLE:
+        return NOT_WHOLE
     if run["exclusion"]:
         return f"excluded by hand: {run['exclusion']}"
     if run.get("role") == "trunk":

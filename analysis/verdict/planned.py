@@ -5,14 +5,16 @@ gains in the course of training."""
 import functools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.columns import Tables, rows_of
+from tst_study.analysis.tables.eligible import NOT_WHOLE
 from tst_study.analysis.verdict.decide import Contrast, block, paired
 from tst_study.analysis.verdict.documents import documents_of
-from tst_study.analysis.verdict.question import Question, declared
+from tst_study.analysis.verdict.question import Question, declared, questions_of
 from tst_study.analysis.verdict.registration import asked_when
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -117,6 +119,18 @@ def _plain(value: Any) -> str:
         if isinstance(value, float)
         else str(value)
     )
+
+
+def without_early_looks(tables: Tables) -> Tables:
+    """Take out the runs of each pilot with a stop rule that is not whole: the questions of one
+    folder are whole together."""
+    asked = [one for one in questions_of(tables.roots) if one.rule]
+    runs = labelled(tables.runs) if asked else tables.runs
+    early = {one.within for one in asked if one.unfinished(runs)}
+    for question in (one for one in asked if one.within in early):
+        for own in question.runs(runs, ["exclusion"]):
+            runs.loc[own.index[own["exclusion"] == ""], "exclusion"] = NOT_WHOLE
+    return replace(tables, runs=runs[tables.runs.columns])
 
 
 def uncovered(runs: pd.DataFrame, questions: Sequence[Question]) -> set[str]:

@@ -48,6 +48,10 @@ DEFAULT_METHOD: Method = "moderated-1"
 """The method of questions that name none, and of everything that was not planned."""
 
 
+OVER = ("done", "diverged", "failed")
+"""States of runs for which nobody waits any more."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -147,6 +151,16 @@ def _same(cell: Any, value: Value) -> bool:
     return isinstance(cell, bool) is isinstance(value, bool) and bool(cell == value)
 
 
+class StopRule(_Strict):
+    """What a pilot agreed on before it started, beside its question's `smallest_gain`. No gain of
+    such a pilot is read before all its runs are over."""
+
+    deviation: Annotated[float, Field(gt=0)]
+    """Standard deviation of a pair's difference, in nats, for which the seeds were planned."""
+    step_time: Annotated[float, Field(gt=0)]
+    """The most time that a superposed step may take, as a multiple of the baseline's."""
+
+
 class Registration(_Strict):
     """When and from what a question was first submitted. Its commit is `Question.registered`."""
 
@@ -182,6 +196,8 @@ class Question(_Strict):
     smallest_gain: Annotated[float | None, Field(gt=0)] = None
     """The smallest gain, in nats, that is worth having. A gain that is shown to lie below it is
     answered `no worthwhile gain`."""
+    rule: StopRule | None = None
+    """The stop rule, if the question is that of a pilot."""
     registered: Annotated[str | None, Field(pattern="^[0-9a-f]{40}$")] = None
     """A commit that holds the question: the one that the study names, or else the one from which it
     was first submitted. None if there were uncommitted changes or the commit is not known."""
@@ -203,6 +219,17 @@ class Question(_Strict):
         own, against = (arm.among(table, covered) for arm in (self.arm, self.against))
         shown = table if columns is None else table[list(columns)]
         return shown[own], shown[against]
+
+    def unfinished(self, table: pd.DataFrame) -> list[str]:
+        """Return the names of the question's runs that are not over, and `arm, seed n` for those of
+        its seeds that have no run. A run that was taken out counts as over."""
+        names: list[str] = []
+        for arm, runs in zip((self.arm, self.against), self.runs(table), strict=True):
+            open_ = ~runs["state"].isin(OVER) & (runs["exclusion"] == "")
+            names += runs["run_id"][open_].tolist()
+            missing = {*_several(arm.where.get("seed", ()))} - {*runs["seed"]}
+            names += (f"{arm.name}, seed {seed}" for seed in sorted(missing))
+        return names
 
 
 class Questions(_Strict):

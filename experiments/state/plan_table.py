@@ -300,8 +300,9 @@ def detectable(
     they are too few for any claim. Without questions, all arms that have a baseline are a family;
     without such arms the list is empty.
 
-    deviation: that of a paired difference, in nats; by default that of the study's finished pairs,
-    or else `USUAL_DEVIATION`. wanted: a gain, for which the seeds that it needs are given.
+    deviation: that of a paired difference, in nats; by default that of a pilot's stop rule, or of
+    the study's finished pairs, or else `USUAL_DEVIATION`. wanted: a gain, for which the
+    seeds that it needs are given.
     """
     families = _families(study, runs)
     if not families:
@@ -310,7 +311,9 @@ def detectable(
     from tst_study.analysis.statistics import smallest_detectable
     from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 
-    known, source = (deviation, "as given") if deviation else _own_deviation(study)
+    rule = next((question.rule for question in study.questions if question.rule), None)
+    stated = rule and (rule.deviation, "as the pilot's stop rule says")
+    known, source = (deviation, "as given") if deviation else stated or _own_deviation(study)
     lines = []
     for family, (count, seeds) in families.items():
         name = f"{family}: {count} question{'s' * (count > 1)}, {seeds} seeds"
@@ -322,14 +325,17 @@ def detectable(
             continue
         gain = known * (smallest_detectable(seeds, count) or math.nan)
         lines.append(f"{name}: they detect a gain of {gain:.2g} nats (80% power, 5% level).")
-        smallest = [q.smallest_gain for q in study.questions if q.family == family]
-        sought = [wanted] if wanted else [g for g in smallest[:1] if g and g < gain]
+        smallest = [q.smallest_gain for q in study.questions if q.family == family][:1]
+        if rule:
+            go = gain + (smallest[0] or 0.0)
+            lines.append(f"  By its stop rule a true gain of {go:.3f} gets a go in 80% of pilots.")
+        sought = [wanted] if wanted else [g for g in smallest if g and g < gain and not rule]
         for goal in sought:
             most = goal / known
             powers = ((n, smallest_detectable(n, count)) for n in range(FEWEST_SEEDS, 1001))
             needed = next((n for n, least in powers if least and least <= most), "over 1,000")
             lines.append(f"  A gain of {goal:g} nats needs {needed} seeds.")
-    return [*lines, f"This takes pairs of runs to deviate by {known:.2g} nats, {source}."]
+    return [*lines, f"This takes pairs of runs to deviate by {known:.3g} nats, {source}."]
 
 
 def _families(study: Study, runs: Sequence[PlannedRun]) -> dict[str, tuple[int, int]]:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from tst_study.analysis.tables.columns import RUN_COLUMNS
-from tst_study.analysis.verdict.question import DEFAULT_METHOD, Arm, Method, Question
+from tst_study.analysis.verdict.question import DEFAULT_METHOD, Arm, Method, Question, StopRule
 from tst_study.config.identity import digest, identity_form
 from tst_study.config.keys import dotted_keys, meant, problem_of, sections_of
 from tst_study.config.phase_plan import plan_phases
@@ -117,6 +117,7 @@ class Asked(Strict):
     predicted: tuple[float, float] | None = None
     method: Method = DEFAULT_METHOD
     smallest_gain: PositiveFloat | None = None
+    rule: StopRule | None = None
     registered: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] | None = None
     """The commit that first held the question, if it was asked before this file was written."""
 
@@ -657,6 +658,7 @@ class StudyFile:
                 method=asked.method,
                 predicted=asked.predicted if in_family else None,
                 smallest_gain=asked.smallest_gain if in_family else None,
+                rule=asked.rule if in_family else None,
                 registered=asked.registered,
             )
 

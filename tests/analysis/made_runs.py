@@ -68,8 +68,10 @@ def write_run(
     bits_per_byte: bool = True,
     log_every: int = 50,
     folder: str | None = None,
+    superposed_seconds: float = 0.01,
 ) -> Path:
-    """A whole run whose final held-out loss is `loss` (None: it was never evaluated)."""
+    """A whole run whose final held-out loss is `loss` (None: it was never evaluated), with so many
+    seconds for a superposed step and 0.01 for any other."""
     plan, mark = plan_phases(run), fingerprint(run, data)
     header: RunHeader = {
         "schema_version": SCHEMA_VERSION,
@@ -96,9 +98,11 @@ def write_run(
     flops, last = header["flops"]["per_step"], plan.steps if state == "done" else plan.steps // 2
     for step in range(log_every, last + 1, log_every):
         phase = plan.phase(step - 1)
+        slower = min(step, plan.superposed_steps) * (superposed_seconds - 0.01)
         writer.metrics(
             {
                 **_counters(plan, segment, step, flops, header["unique_raw_tokens"]),  # type: ignore[typeddict-item]
+                "training_seconds": step * 0.01 + slower,
                 "bag_size": plan.bag_size if phase == "superposition" else 1,
                 "loss_name": "next_token" if phase == "recovery" else "mce_uniform",
                 "loss": _curve(step, plan, loss or 4.0, mark),
