@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from tst_study.config.keys import problem_of
-from tst_study.config.schema import NotNegative, Positive, Strict, read_toml
+from tst_study.config.schema import NotNegative, Positive, Strict, read_toml, written
 from tst_study.errors import UserError
 from tst_study.experiments.launches import RETRIES
 from tst_study.experiments.plan.planned_run import PlannedRun
@@ -19,7 +19,13 @@ from tst_study.experiments.study import Study
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """The places where a profile is looked for, in this order, if the command line names none."""
-WallTime = Annotated[str, Field(pattern=r"^(\d{1,3}-)?\d{1,6}(:\d{1,6}){0,2}$")]
+WallTime = Annotated[
+    str,
+    written(
+        r"(\d{1,3}-)?\d{1,6}(:\d{1,6}){0,2}",
+        "write a time as Slurm does: minutes, hours:minutes:seconds or days-hours",
+    ),
+]
 """A time in Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`.
 The number of digits is limited, because Slurm takes a time that is too large as no limit at all."""
 _ALLOWED = """

@@ -9,6 +9,7 @@ The docstrings of sections and keys are published in `docs/config.md`.
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -48,6 +49,18 @@ def _as_count(given: Any) -> Any:
     return given
 
 
+def written(pattern: str, how: str) -> AfterValidator:
+    """Accept text that matches the pattern as a whole. Other text is refused with `how`, which says
+    how it is to be written."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(how)
+        return text
+
+    return AfterValidator(check)
+
+
 COUNT = BeforeValidator(_as_count)
 """Lets a key that holds a whole number take text such as `5k` as well."""
 Positive = Annotated[int, Field(ge=1, le=10**12), COUNT]
@@ -61,9 +74,15 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-FolderName = Annotated[str, Field(pattern=r"^\w[\w.,=+@ -]{0,99}$")]
+FolderName = Annotated[
+    str,
+    written(
+        r"\w[\w.,=+@ -]{0,99}",
+        "a name has at most 100 letters, digits, spaces and _.,=+@- (a letter or digit first)",
+    ),
+]
 PathText = Annotated[str, Field(min_length=1)]
-HuggingFacePlace = Annotated[str, Field(pattern=f"^{HUGGING_FACE}.")]
+HuggingFacePlace = Annotated[str, written(f"{HUGGING_FACE}.+", f"write {HUGGING_FACE}FOLDER")]
 
 
 def _plainest(setting: Any) -> Any:
