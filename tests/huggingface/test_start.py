@@ -135,7 +135,7 @@ def test_a_place_without_a_model_and_a_shape_that_is_not_its_are_refused(
 ):
     with pytest.raises(UserError, match=r"nowhere: has no config\.json that transformers"):
         forked(documents, tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"fork_from: 'exported': .* match pattern '\^hf:"):
+    with pytest.raises(UserError, match="fork_from: 'exported': write hf:FOLDER"):
         forked(documents, llama, "fork_from=exported")
     config = forked(documents, llama)
     shape = config.model.model_copy(update={"rope_theta": 5.0})
