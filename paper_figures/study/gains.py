@@ -99,7 +99,7 @@ def _picture(
     used = runs["run_id"].isin(data["run_ids"].explode())
     more = f" {len(rows) - most} more rows in the verdicts." if len(rows) > most else ""
     seeds, alone = span(data["seeds"], "seed"), "no run is repeated with another seed"
-    counts = f"{number(len(rows), 'row')}: {verdict_counts(rows)}"
+    counts = f"{number(len(rows), 'row')}, repeats and generated text too: {verdict_counts(rows)}"
     colours = "Colour and symbol tell the setting. " if data["mark"].nunique() > 1 else ""
     return Picture(
         title=title,
