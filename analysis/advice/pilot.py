@@ -2,7 +2,6 @@
 before it starts, that says when to go on, when to stop, and when to add seeds; and what the
 pilot's results say about the planned run."""
 
-import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -105,7 +104,7 @@ class Pilot:
     noise: float
     """Standard deviation of a pair's difference, nats per token."""
     source: str
-    """Where `noise` comes from."""
+    """The origin of `noise`, in words."""
     least: float
     """The gain that the pairs of one size detect with a power of 80%, nats per token."""
     flops: float
@@ -168,12 +167,8 @@ def plan_pilot(
     pairs, least = next((pair for pair in shown if pair[1] <= wanted), shown[-1])
     runs, planned = 2 * (pairs + len(RATES)), flops_of(run, length)
 
-    @functools.cache  # three sizes and two are tried with the same factors
-    def rung(factor: float) -> Rung:
-        return _rung(run, factor, length, whole, config)
-
     def rungs(factor: float, sizes: int) -> tuple[Rung, ...]:
-        return tuple(rung(factor * 2.0**-i) for i in range(sizes))
+        return tuple(_rung(run, factor * 2.0**-i, length, whole, config) for i in range(sizes))
 
     def share(rungs: Sequence[Rung]) -> float:
         return runs * sum(rung.flops for rung in rungs) / planned
@@ -405,9 +400,16 @@ def measured_in(sources: Sequence[str | Path], run: IntendedRun) -> list[Measure
         own = IntendedRun(*size, float(first["latent_tokens"]), chosen=run.setting)
         question = asked.get((row["family"], row["question"]))
         rule = question.rule if question else None
-        counts = (question and question.smallest_gain) or worth_of_steps(own, LONGER)
-        rest = is_tuned, _step_time(both, tables.curves), rule.step_time if rule else LONGER
-        one = Measured(own, int(row["seeds"]), gain, float(row["deviation"]), counts, *rest)
+        one = Measured(
+            own,
+            int(row["seeds"]),
+            gain,
+            float(row["deviation"]),
+            worthwhile=(question and question.smallest_gain) or worth_of_steps(own, LONGER),
+            tuned=is_tuned,
+            step_time=_step_time(both, tables.curves),
+            slowest=rule.step_time if rule else LONGER,
+        )
         known = found.setdefault((own.size, own.tokens), one)
         found[own.size, own.tokens] = max(known, one, key=lambda each: each.seeds)
     if not found:

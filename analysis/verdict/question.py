@@ -152,8 +152,8 @@ def _same(cell: Any, value: Value) -> bool:
 
 
 class StopRule(_Strict):
-    """What a pilot agreed on before it started, beside its question's `smallest_gain`. No gain of
-    such a pilot is read before all its runs are over."""
+    """The rule by which a pilot goes on or stops, registered before its runs with its question's
+    `smallest_gain`. No gain of such a pilot is read before all its runs are over."""
 
     deviation: Annotated[float, Field(gt=0)]
     """Standard deviation of a pair's difference, in nats, for which the seeds were planned."""

@@ -26,7 +26,7 @@ class Setting:
     grid: str = ""
     """The beginning of the runs' names; by default the model's preset, or else the study's name."""
     arm_name: str = ""
-    """What the runs' names call the arm; by default they name its superposition."""
+    """The arm's name in the names of its runs; by default they name its superposition."""
     tags: tuple[str, ...] = ()
     """Further parts of the runs' names."""
 

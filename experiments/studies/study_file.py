@@ -89,16 +89,16 @@ class SetUp(Strict, extra="allow"):
     cross: Table = Field({})
     """Crossed keys of this set-up alone, beside those of `[cross]`."""
     best_of: tuple[str, ...] = ()
-    """Set-ups of which the one, with its crossed values, whose baselines have the lowest mean loss
-    takes the place of the base."""
+    """Set-ups to choose from. This set-up begins from the one whose baselines have the lowest mean
+    loss, with its crossed values, and not from the base."""
     times: dict[str, PositiveFloat] = Field({})
-    """Factors for values that are taken over so."""
+    """Factors by which values of that set-up are multiplied."""
     pilot: bool = False
     """Whether its runs only help to choose, and are never results."""
     name: FolderName | None = None
-    """What names of its runs begin with; by default the name of its table."""
+    """The beginning of its runs' names; by default the name of its table."""
     tag: FolderName | None = None
-    """What they end with, before the seed."""
+    """The end of its runs' names, before the seed."""
     skip: bool = False
     plan_only: bool = False
 
@@ -152,7 +152,7 @@ class Point:
     crossed: Table
     arm: str
     name: str
-    """What runs' names call the arm: its own name, and the values that tell it from others."""
+    """The arm's name in the names of its runs: its own, and the values that tell it from others."""
     declared: Mapping[str, Any]
     """Everything that the arm's table gives, by key, with one value of every list."""
     superposition: SuperposedPhase
@@ -167,8 +167,8 @@ class Point:
 
     @cached_property
     def config(self) -> Config:
-        """A run with the first value of every ladder, for whoever asks what does not depend on the
-        tuned keys. Raises `UserError` for values that are wrong."""
+        """A run with the first value of every ladder, from which everything can be read that does
+        not depend on the tuned keys. Raises `UserError` for values that are wrong."""
         first = {key: ladder[0] for key, ladder in self.ladders.items()}
         return self.setting.changed("", first).config("any", self.superposition)
 
@@ -181,7 +181,7 @@ class Point:
 
     @property
     def cell(self) -> tuple[str, str]:
-        """What a point has in common with the other arms there."""
+        """The set-up and crossed values, which a point shares with the other arms there."""
         return self.setup, repr(self.crossed)
 
     @property
