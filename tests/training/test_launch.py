@@ -139,6 +139,17 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(running, rank, number, said
     assert status["step"] > 0
 
 
+def test_a_rank_that_a_signal_ended_is_named_before_one_that_failed_with_it(capsys):
+    failed = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    killed = subprocess.Popen(["sleep", "1000"])
+    killed.kill()
+    failed.wait(), killed.wait()
+    status, words = local_ranks._wait([failed, killed], [])
+    assert (status, words.startswith(KILLED)) == (1, True)
+    assert capsys.readouterr().err == f"error: {words}\n"
+    assert local_ranks._wait([failed], []) == (3, "rank 0 failed; its own message says why")
+
+
 def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running):
     """A terminal sends Ctrl-C to its whole process group."""
     os.killpg(running.launcher.pid, signal.SIGINT)

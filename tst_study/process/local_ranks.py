@@ -23,7 +23,8 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
     """Run `tst-study ARGUMENTS` as `count` ranks, and wait for them to end.
 
     Returns an exit status and a message. The status is 0 if all ranks ended with 0. Otherwise it is
-    that of the first rank that did not, or 1 if a signal ended that rank. The message names this
+    that of the first rank that did not, or 1 if a signal ended that rank; of ranks that end within
+    the same tenth of a second, one that a signal ended counts as the first. The message names this
     rank and, if there was one, the signal, which the rank could not report itself. The message is
     empty if all went well, or if this process had received a signal before.
 
@@ -59,7 +60,9 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[in
     trains = True
     while trains and time.monotonic() < deadline:
         trains = any(rank.poll() is None for rank in ranks)
-        for number, rank in enumerate(ranks):
+        # One that a signal ended comes first: the failures of others in the same moment are of the
+        # connection to it.
+        for number, rank in sorted(enumerate(ranks), key=lambda one: one[1].poll() or 0):
             if rank.poll() and not status:
                 status = 1 if rank.returncode < 0 else rank.returncode
                 deadline = time.monotonic() + GRACE_SECONDS
