@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py --minutes 9 --to DIR      # make gpu MINUTES=9 TO=DIR; also 25 or 240
     python benchmarks/gpu.py --parts steps-270m        # some parts only, in the order of PARTS
+    python benchmarks/gpu.py --device cpu --parts reference --to DIR  # beforehand: carry DIR
     python benchmarks/gpu.py --device cpu --small      # the same code, tiny, without a GPU
 
 It checks losses and gradients against the CPU's. It measures the speed and memory of whole steps
@@ -22,12 +23,14 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import threading
 import time
 import traceback
+from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -63,7 +66,8 @@ class Kind(NamedTuple):
 
 
 BESIDE = ("reference", "corpus")
-"""Parts that need no GPU. They begin at once and run beside the others."""
+"""Parts that need no GPU. They begin at once and run beside the others. The reference can be
+computed on another machine and carried in `--to`."""
 PARTS = {
     "reference": Kind("benchmarks.gpu_correctness:reference", 0),
     "corpus": Kind("benchmarks.gpu_speed:corpus", 0),
@@ -76,6 +80,10 @@ PARTS = {
     "steps-270m": Kind("benchmarks.gpu_speed:steps", 45),
     "more-runs": Kind("benchmarks.gpu_speed:more_runs", 0, "runs"),
 }
+
+
+WORK = "tst-study-gpu-"
+"""What the names of temporary folders begin with, in which the parts of a run work."""
 
 
 class Stopped(BaseException):
@@ -101,8 +109,15 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"the part {part} needs the part {other}: name both")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _stop)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        options.work = Path(folder)
+    from tst_study.file_lock import hold, is_held
+
+    for left in Path(tempfile.gettempdir()).glob(f"{WORK}*"):
+        with suppress(OSError):  # another user's
+            if not is_held(left):  # its run was killed
+                shutil.rmtree(left)
+    folder = tempfile.TemporaryDirectory(prefix=WORK, ignore_cleanup_errors=True)
+    with folder as name, hold(Path(name)):
+        options.work = Path(name)
         record = Record(options)
         try:
             # After the record is there, because importing torch can take a minute.
@@ -181,7 +196,7 @@ class Record:
         options.archive = (options.to / f"runs-{date}").absolute()
         self.options, self.parts = options, dict[str, Part]()
         self.facts: dict[str, Any] = {
-            "schema_version": 6,
+            "schema_version": 7,
             "machine": None,
             "small": options.small,
             "minutes": options.minutes,
@@ -254,6 +269,8 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         part.kill(f"stopped after {part.taken:.0f} s")
         outcome = part.outcome()
         print(f"{name}: {outcome['state']} {outcome['failure'] or ''}", flush=True)
+    for name in filter(BESIDE.__contains__, record.parts):
+        record.follow(name, options.began + all_seconds)
 
 
 def verdict(outcome: dict[str, Any] | None) -> str:
@@ -318,24 +335,15 @@ def table(record: dict[str, Any]) -> list[str]:
     for name, part in record["parts"].items():
         for who, row in part.get("results", {}).items() if name.startswith("steps") else ():
             if "latent_tokens_per_second" in row:
-                over = (
-                    "{1:.3f} ({0:.3f}–{2:.3f})".format(*row["over"][other])
-                    if other in row["over"]
-                    else "-"
-                    for other in ("baseline", "plain PyTorch")
-                )
-                mfus = (
-                    "-" if row[key] is None else f"{row[key]:.0%}"
-                    for key in ("mfu", "mfu_of_product")
-                )
+                ratios = [row["over"].get(other) for other in ("baseline", "plain PyTorch")]
+                mfus = (row["mfu"], row["mfu_of_product"])
                 memory = row["peak_memory"]
-                memory = "-" if memory is None else f"{memory / row['planned_memory']:.2f}"
                 cells = (
                     f"{name[6:]}, {who}",
                     f"{row['latent_tokens_per_second']:,.0f}",
-                    ", ".join(mfus),
-                    *over,
-                    memory,
+                    ", ".join("-" if mfu is None else f"{mfu:.0%}" for mfu in mfus),
+                    *("{1:.3f} ({0:.3f}–{2:.3f})".format(*of) if of else "-" for of in ratios),
+                    "-" if memory is None else f"{memory / row['planned_memory']:.2f}",
                 )
                 rows.append(f"| {' | '.join(cells)} |")
     return rows

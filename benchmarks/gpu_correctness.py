@@ -8,7 +8,9 @@ bfloat16.
 import argparse
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,7 +18,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.steps import PackageSteps, attention_of, step_config, synthetic_tokens
+from tst_study.atomic_files import written_atomically
 from tst_study.config.phase_plan import plan_phases
+from tst_study.data.integrity import sampled_sha256
 from tst_study.model.kernels import Groups, grouped_product, groups_of
 from tst_study.model.layers import attention_backend
 from tst_study.model.model import build_model
@@ -57,7 +61,18 @@ Values = dict[str, Tensor]
 
 def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     """Compute on a CPU the values that a GPU must reproduce, and the tolerances of the models'
-    values in bfloat16. Write both to `reference.pt`. Yields the number of values."""
+    values in bfloat16. Write both to `reference.pt` beside the record.
+
+    A file that is there already, as it is where it was carried to the GPU's machine, is kept if the
+    same code computed it. Yields where the values come from, and their number.
+    """
+    path, code = request.to / "reference.pt", _code(request.small)
+    with suppress(Exception):  # none, or a damaged one
+        kept = torch.load(path)
+        if kept["code"] == code:
+            yield "computed", f"before, with torch {kept['torch']}"
+            return
+    yield "computed", "here: the file is damaged or of other code" if path.exists() else "here"
     values, tolerances = product_values("cpu"), {}
     for model in MODELS:
         exact = exact_values(model, request.small)
@@ -65,8 +80,18 @@ def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         for key, value in model_values("cpu", model, request.small, "bfloat16").items():
             error = relative_error(value, exact[key.removesuffix(IN_BFLOAT16)])
             tolerances[key] = max(BFLOAT16_TOLERANCE, BFLOAT16_FACTOR * error)
-    torch.save((values, tolerances), request.work / "reference.pt")
+    kept = {"code": code, "torch": str(torch.__version__), "values": (values, tolerances)}
+    with written_atomically(path) as file:
+        torch.save(kept, file)
     yield "tensors", len(values)
+
+
+def _code(small: bool) -> str:
+    """Return what the reference depends on: the package's code and this benchmark's, as a digest,
+    and whether the sizes are tiny."""
+    here = Path(__file__).parent
+    package = sorted((here.parent / "tst_study").rglob("*.py"))
+    return f"{sampled_sha256([Path(__file__), here / 'steps.py', *package])}, small = {small}"
 
 
 def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -74,7 +99,7 @@ def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     `train` chooses there; then in bfloat16 layers that are computed again. Yields the attention of
     each, and then, after each group of checks, all checks so far. Reads `reference.pt`."""
     device, small = request.device, request.small
-    expected, tolerances = torch.load(request.work / "reference.pt")
+    expected, tolerances = torch.load(request.to / "reference.pt")["values"]
     groups: dict[str, Callable[[], Values]] = {"product": partial(product_values, device)}
     attention = {}
     for dtype, recompute in (("bfloat16", "none"), ("float32", "none"), ("bfloat16", "layer")):

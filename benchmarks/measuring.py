@@ -2,13 +2,13 @@
 describe the machine and the code of a measurement. The benchmarks of speed use this module."""
 
 import os
-import random
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ def measured(
 ) -> dict[str, dict[str, Any]]:
     """Time every candidate `repeats` times, and return a row of results for each.
 
-    `milliseconds` is the median time of a call. `over` compares the candidate with each of the
+    The candidates alternate in their order, A-B-A-B. `milliseconds` is the median time of a call;
+    `seconds` are all times, one for each repeat. `over` compares the candidate with each of the
     others: its time divided by the other's within a repeat, as the first quartile, the median and
     the third quartile over the repeats. Both met the same load within a repeat, so this median of
     ratios varies less than a ratio of medians. `extra_mebibytes` is the most by which memory rises
@@ -36,12 +37,17 @@ def measured(
         if device == "cuda":
             torch.cuda.synchronize()
 
-    calls = {name: (lambda call=call: done(call)) for name, call in candidates.items()}
-    risen = {name: _memory_risen(call, device) for name, call in calls.items()}
-    times = interleaved_seconds(calls, repeats)
+    risen = {name: _memory_risen(partial(done, call), device) for name, call in candidates.items()}
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(repeats):
+        for name, call in candidates.items():
+            start = time.perf_counter()
+            done(call)
+            times[name].append(time.perf_counter() - start)
     return {
         name: {
             "milliseconds": 1e3 * statistics.median(own),
+            "seconds": own,
             "over": {
                 other: statistics.quantiles(
                     [a / b for a, b in zip(own, theirs, strict=True)], method="inclusive"
@@ -53,21 +59,6 @@ def measured(
         }
         for name, own in times.items()
     }
-
-
-def interleaved_seconds(
-    calls: Mapping[str, Callable[[], Any]], repeats: int
-) -> dict[str, list[float]]:
-    """Make each call once per repeat, in a new random order every time, and return its seconds by
-    name, one number per repeat."""
-    order = random.Random(0)
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name in order.sample(list(calls), len(calls)):
-            start = time.perf_counter()
-            calls[name]()
-            times[name].append(time.perf_counter() - start)
-    return times
 
 
 def _memory_risen(call: Callable[[], Any], device: str) -> float | None:

@@ -8,8 +8,8 @@ A size of whole steps is a name: laptop-64, laptop-256 or 768-32k. A size of hea
 positions x hidden size x vocabulary x s. A step zeroes the gradients, runs forward, computes the
 loss, runs backward, clips the gradients and updates the weights by AdamW. Head and loss are timed
 forward and backward, down to the gradients of the hidden states and of the head. All candidates of
-a size run in one process, each once per repeat, in a new order each time. Times are medians over
-the repeats, and so are ratios of times, which are taken within a repeat.
+a size run in one process and alternate (A-B-A-B), each once per repeat. Times are medians over the
+repeats, and so are ratios of times, which are taken within a repeat.
 """
 
 import argparse
@@ -56,8 +56,8 @@ def candidates_of(
     config: Config, who: Sequence[str], compiler: Compiler | None
 ) -> Iterator[dict[str, tuple[Step, float]]]:
     """Yield steps to compare, with the bytes that stand on the GPU for each (0 on a CPU): the
-    package's baseline step and superposed step, which share a model (if `who` has "package"), and a
-    step of plain PyTorch (if it has "plain")."""
+    package's superposed step and baseline step, which share a model (if `who` has "package"), and a
+    step of plain PyTorch (if it has "plain"). The baseline is next to both of the others."""
     candidates: dict[str, tuple[Step, float]] = {}
     with process_groups(config) as ranks, attention_of(config, ranks.device):
 
@@ -67,8 +67,8 @@ def candidates_of(
         if "package" in who:
             before, ours = standing(), PackageSteps(config, ranks.device, compiler)
             made = {
-                "baseline": ours.step(),
                 "superposed": ours.step(plan_phases(config).objective(0)),
+                "baseline": ours.step(),
             }
             for step in made.values():
                 step()

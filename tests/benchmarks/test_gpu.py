@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.gpu_correctness import checked
+from benchmarks.gpu_correctness import checked, reference
 from tst_study.analysis.tables.archive import read_archive
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="make gpu runs it in earnest")
@@ -27,7 +27,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def parts(work: Path) -> dict[str, dict[str, Any]]:
     """Results by part, run in this process; steps of one dense model stand for those of both."""
-    request = argparse.Namespace(device="cpu", small=True, minutes=9, work=work)
+    request = argparse.Namespace(device="cpu", small=True, minutes=9, work=work, to=work)
     request.archive, request.ends = work / "kept", time.monotonic() + 1e6
     names = [name for name in gpu.PARTS if name != "steps-270m"]
     assert [name for name in names if not gpu.run_part(name, gpu.PARTS[name], request)] == []
@@ -41,6 +41,22 @@ def test_losses_and_gradients_are_checked_for_both_models_and_both_phases(parts)
     for case in ("dense, next token", "dense, full", "dense, output only", "experts, full"):
         assert {(case, kind) for kind in ("loss", "tensors", "bfloat16")} < names
     assert gpu.verdict({"state": "done", "results": {"checks": checks}}) == "passed"
+
+
+def test_a_reference_of_the_same_code_is_kept_and_another_is_computed_again(
+    parts, tmp_path, work, monkeypatch
+):
+    assert parts["reference"]["computed"] == "here"
+    ((_, said),) = reference(argparse.Namespace(small=True, to=work))
+    assert said == f"before, with torch {torch.__version__}"
+    kept = torch.load(work / "reference.pt")
+    torch.save({**kept, "code": "other"}, tmp_path / "reference.pt")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    command = ["--device", "cpu", "--small", "--parts", "reference", "--to", str(tmp_path)]
+    assert gpu.main(command) == 0
+    assert torch.load(tmp_path / "reference.pt")["code"] == kept["code"]
+    (path,) = tmp_path.glob("cpu-*.json")
+    assert "here: the file is damaged or of other code" in path.read_text()
 
 
 def test_steps_of_both_phases_are_compared_with_plain_pytorch_and_with_a_measured_product(parts):
@@ -95,23 +111,28 @@ gpu.main(["--device", "cpu", "--minutes", "1e4", "--to", sys.argv[1]])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_run_leaves_its_record_and_no_process(tmp_path, number):
-    """While the first part is at work and the second waits for it."""
-    with subprocess.Popen(
-        [sys.executable, "-c", SLOW, tmp_path], stdout=subprocess.PIPE, text=True
-    ) as process:
-        while _states(tmp_path).get("a") != "cut":
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(number)
-        # Parts hold the other end of this pipe: it closes once none is left.
-        process.communicate()
-    (path,) = tmp_path.glob("cpu-*.json")
-    record = json.loads(path.read_text())
-    assert record["ended"] == {"SIGTERM": "SIGTERM", "SIGKILL": "killed, or not yet"}[number.name]
-    assert _states(tmp_path) == {"a": "cut", "b": "not begun"}
-    assert record["machine"]["versions"]["torch"] == torch.__version__
+def test_a_killed_run_leaves_its_record_and_the_next_one_starts_clean(tmp_path, monkeypatch):
+    """Both are ended while the first part is at work and the second waits for it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    for number, ended in ((signal.SIGKILL, "killed, or not yet"), (signal.SIGTERM, "SIGTERM")):
+        to = tmp_path / number.name
+        with subprocess.Popen(
+            [sys.executable, "-c", SLOW, to], stdout=subprocess.PIPE, text=True
+        ) as process:
+            while _states(to).get("a") != "cut":
+                assert process.poll() is None
+                time.sleep(0.05)
+            assert len(list((tmp_path / "temporary").iterdir())) == 1
+            process.send_signal(number)
+            # Parts hold the other end of this pipe: it closes once none is left.
+            process.communicate()
+        (path,) = to.glob("cpu-*.json")
+        record = json.loads(path.read_text())
+        assert record["ended"] == ended
+        assert _states(to) == {"a": "cut", "b": "not begun"}
+        assert record["machine"]["versions"]["torch"] == torch.__version__
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def _states(folder: Path) -> dict[str, str]:
@@ -140,7 +161,7 @@ def test_a_wrong_gradient_fails_its_check(wrong):
 
 
 def test_a_part_that_fails_keeps_what_it_had(tmp_path):
-    request = argparse.Namespace(device="cpu", small=True, work=tmp_path)
+    request = argparse.Namespace(device="cpu", small=True, work=tmp_path, to=tmp_path)
     assert not gpu.run_part("correctness", gpu.PARTS["correctness"], request)  # has no reference
     assert "reference.pt" in json.loads((tmp_path / "correctness.json").read_text())["failure"]
 

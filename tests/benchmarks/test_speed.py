@@ -1,16 +1,28 @@
 """The speed comparison: that it compares like with like, and runs. Not how fast: CI is shared."""
 
 import json
+import statistics
+from functools import partial
+from operator import truediv
 
 import pytest
 import torch
 
+from benchmarks.measuring import measured
 from benchmarks.speed import SIZES, main
 from benchmarks.steps import PackageSteps, PlainModel, step_config, synthetic_tokens
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Model
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition.steps import NEXT_TOKEN
+
+
+def test_candidates_alternate_and_are_compared_within_a_repeat():
+    calls: list[str] = []
+    rows = measured({name: partial(calls.append, name) for name in "abc"}, 3, "cpu")
+    assert "".join(calls).endswith("abc" * 3)
+    a, b = rows["a"]["seconds"], rows["b"]["seconds"]
+    assert rows["a"]["over"]["b"][1] == statistics.median(map(truediv, a, b))
 
 
 @pytest.mark.parametrize("groups", [2, 1])
@@ -59,6 +71,6 @@ def test_losses_and_steps_are_compared_and_recorded(tmp_path, monkeypatch, capsy
     finally:
         torch.set_num_threads(threads)
     results = json.loads((tmp_path / "speed.json").read_text())["results"]
-    assert list(results["tiny"]) == ["baseline", "superposed", "plain PyTorch"]
+    assert list(results["tiny"]) == ["superposed", "baseline", "plain PyTorch"]
     assert {"plain PyTorch", "s=1", "s=4"} <= set(results["64x16x256x4"])
     assert "of plain PyTorch" in capsys.readouterr().out
