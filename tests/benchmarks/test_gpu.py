@@ -117,9 +117,7 @@ def test_a_killed_run_leaves_its_record_and_the_next_one_starts_clean(tmp_path, 
     (tmp_path / "temporary").mkdir()
     for number, ended in ((signal.SIGKILL, "killed, or not yet"), (signal.SIGTERM, "SIGTERM")):
         to = tmp_path / number.name
-        with subprocess.Popen(
-            [sys.executable, "-c", SLOW, to], stdout=subprocess.PIPE, text=True
-        ) as process:
+        with subprocess.Popen([sys.executable, "-c", SLOW, to], stdout=subprocess.PIPE) as process:
             while _states(to).get("a") != "cut":
                 assert process.poll() is None
                 time.sleep(0.05)
@@ -129,8 +127,7 @@ def test_a_killed_run_leaves_its_record_and_the_next_one_starts_clean(tmp_path, 
             process.communicate()
         (path,) = to.glob("cpu-*.json")
         record = json.loads(path.read_text())
-        assert record["ended"] == ended
-        assert _states(to) == {"a": "cut", "b": "not begun"}
+        assert (record["ended"], _states(to)) == (ended, {"a": "cut", "b": "not begun"})
         assert record["machine"]["versions"]["torch"] == torch.__version__
     assert not list((tmp_path / "temporary").iterdir())
 

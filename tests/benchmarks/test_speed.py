@@ -21,8 +21,8 @@ def test_candidates_alternate_and_are_compared_within_a_repeat():
     calls: list[str] = []
     rows = measured({name: partial(calls.append, name) for name in "abc"}, 3, "cpu")
     assert "".join(calls).endswith("abc" * 3)
-    a, b = rows["a"]["seconds"], rows["b"]["seconds"]
-    assert rows["a"]["over"]["b"][1] == statistics.median(map(truediv, a, b))
+    a, b = (rows[name] for name in "ab")
+    assert a["over"]["b"][1] == statistics.median(map(truediv, a["seconds"], b["seconds"]))
 
 
 @pytest.mark.parametrize("groups", [2, 1])
