@@ -108,21 +108,12 @@ NoShare = Annotated[
 @verb(verbs, STUDIES, "tst-study studies")
 def studies(
     name: Annotated[str | None, typer.Argument(help="A bundled study; by default all.")] = None,
-    scale: ScaleName = None,
-    write: Annotated[
-        Path | None, typer.Option(help="Write the study, if it is a grid, to this file.")
-    ] = None,
 ) -> None:
     """List the studies: what each asks, and at which scales; then the grids in this folder."""
     from tst_study.experiments.plan.planned_run import totals
     from tst_study.experiments.state.status import rows_below
     from tst_study.experiments.studies import catalogue
 
-    if write is not None:
-        if name is None:
-            raise UserError("--write: name a bundled study; `tst-study new FILE` writes a new one")
-        print(*catalogue.write_bundled(name, scale, write), sep="\n")
-        return
     described = catalogue.described()
     for bundled in described if name is None else [one_of(name, described, "study")]:
         asks, known = described[bundled]

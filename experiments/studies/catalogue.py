@@ -7,15 +7,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import tomli_w
-
 from tst_study.config.identity import digest, identity_form
 from tst_study.config.schema import load as load_config
 from tst_study.config.schema import read_toml, to_dict
 from tst_study.errors import UserError, one_line, one_of
 from tst_study.experiments.corpora import by_folder
 from tst_study.experiments.studies.grid import Declared
-from tst_study.experiments.studies.study_file import StudyFile, scaled, scales
+from tst_study.experiments.studies.study_file import StudyFile, scales
 from tst_study.experiments.study import Study
 from tst_study.record.reader import find_run_folders
 
@@ -36,24 +34,6 @@ def described() -> dict[str, tuple[str, list[str]]]:
         for name, path in STUDIES.items()
     }
     return {name: (asks[name], scales_of(path)) for name, path in STUDIES.items()}
-
-
-def write_bundled(name: str, scale: str | None, to: Path) -> list[Path]:
-    """Write a bundled grid, at one of its scales, as a file of the user's, and the run config on
-    which it builds beside it. Returns the paths. Raises `UserError` for a study that is not a grid,
-    and for a file that exists."""
-    grids = [name for name, path in STUDIES.items() if path.suffix == ".toml"]
-    path = STUDIES[one_of(name, grids, "grid")]
-    base = to.with_name(f"{to.stem}.run.toml")
-    for file in (to, base):
-        if file.exists():
-            raise UserError(f"{file}: exists; name another file")
-    known = scales(path)
-    chosen = one_of(scale or "quick", known, "scale", f" of {name!r}") if known else ""
-    values = scaled(path, chosen)
-    base.write_bytes((path.parent / values["base"]).read_bytes())
-    to.write_text(tomli_w.dumps({**values, "base": base.name}))
-    return [to, base]
 
 
 def load(
