@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from glob import escape, glob
+from glob import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,28 +21,6 @@ from tst_study.waiting import waiting
 
 verbs = typer.Typer()
 
-
-def _complete_study(incomplete: str) -> list[str]:
-    """Return the names of studies and files that begin with `incomplete`, for the shell's
-    completion."""
-    from tst_study.experiments.studies import catalogue
-
-    files = [
-        path for kind in ("*.toml", "*.py", "*/") for path in glob(f"{escape(incomplete)}{kind}")
-    ]
-    every = (*catalogue.STUDIES, *files)
-    return [name for name in every if name.startswith(incomplete)]
-
-
-def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
-    from tst_study.experiments.studies import catalogue
-
-    named = (context.params.get("study") or ["laptop"])[0]
-    path = catalogue.STUDIES.get(named, Path(named))
-    known = catalogue.scales_of(path) if path.is_file() else []
-    return [item for item in known if item.startswith(incomplete)]
-
-
 _of_studies = partial(verb, verbs, STUDIES)
 Arguments = Annotated[
     list[str],
@@ -50,7 +28,6 @@ Arguments = Annotated[
         metavar="STUDY|FILE... [RUNS]",
         help="A study's name, its file (a grid in TOML, Python) or run configs; then part of the "
         "runs' names, or a pattern such as '*-s8-*'.",
-        autocompletion=_complete_study,
     ),
 ]
 ArgumentsOrFolder = Annotated[
@@ -59,15 +36,13 @@ ArgumentsOrFolder = Annotated[
         metavar="STUDY|FILE...|DIR [RUNS]",
         help="A study's name, its file (a grid in TOML, Python), run configs, or a folder of runs "
         "(runs/ may be left out); then part of the runs' names, or a pattern such as '*-s8-*'.",
-        autocompletion=_complete_study,
     ),
 ]
 ScaleName = Annotated[
     str | None,
     typer.Option(
         help="Scale: smoke, quick, laptop, desktop, one-gpu, paper, or one of the file's; by "
-        "default quick, or the file's first.",
-        autocompletion=_complete_scale,
+        "default quick, or the file's first."
     ),
 ]
 RunsFolder = Annotated[
