@@ -151,7 +151,6 @@ def plan(
     against: Annotated[
         str | None, typer.Option(help="Another version of the study: list what is added and left.")
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the runs as CSV.")] = False,
 ) -> None:
     """List the runs of a study, what they cost, what gain they can detect, and their states."""
     from tst_study.cost.prices import Prices
@@ -159,7 +158,7 @@ def plan(
     from tst_study.experiments.local.queue import fitting
     from tst_study.experiments.plan.layouts import Allocation, memory_by_part
     from tst_study.experiments.plan.planner import Planner, prepare
-    from tst_study.experiments.state.plan_table import changes, csv_lines, table
+    from tst_study.experiments.state.plan_table import changes, table
     from tst_study.experiments.studies.catalogue import load
 
     sources, pattern = _sources(study)
@@ -171,9 +170,6 @@ def plan(
     if against:
         other = load(against, scale, chosen.folder, share=not no_share, own_folder=False)
         print(*changes(planner, Planner(other, unprepared=True)), sep="\n")
-        return
-    if as_csv:
-        print(*csv_lines(planner, pattern), sep="\n")
         return
     if time:
         prepare(chosen)

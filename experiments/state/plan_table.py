@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
@@ -174,24 +174,18 @@ def _without_seed(name: str) -> str:
     return re.sub(r"-?seed\d+", "", name)
 
 
-def _facts(run: PlannedRun, planner: Planner) -> dict[str, Any]:
-    """Return a run's row of the CSV. `epochs`: how often it reads the corpus that it reads most
-    often; NaN if that is not prepared. FLOPs are without its shared prefix, tokens are with it."""
-    config, plan = run.config, plan_phases(run.config)
-    corpora, read = planner.data(config).get("corpora", []), plan.raw_tokens(run.steps)
+def _facts(run: PlannedRun, planner: Planner) -> dict[str, float]:
+    """Return a run's FLOPs, without its shared prefix, and its tokens, with it. `epochs`: how often
+    it reads the corpus that it reads most often; NaN if that is not prepared."""
+    plan = plan_phases(run.config)
+    corpora, read = planner.data(run.config).get("corpora", []), plan.raw_tokens(run.steps)
     weights = sum(corpus["weight"] for corpus in corpora)
     shares = (read * one["weight"] / weights / one["tokens"] for one in corpora if one["tokens"])
     return {
-        "run": run.run_id,
-        "seed": config.seed,
-        "role": config.role,
-        "first_step": run.first_step,
-        "steps": run.steps,
         "flops": total_flops([run]),
         "raw_tokens": read,
         "latent_tokens": plan.latent_tokens(run.steps),
         "epochs": max(shares, default=math.nan),
-        "learning_rate": config.optimizer.learning_rate,
     }
 
 
@@ -380,12 +374,6 @@ def _own_deviation(study: Study) -> tuple[float, str]:
     if not known:
         return usual
     return math.sqrt(sum(known) / len(known)), "as this study's finished pairs do"
-
-
-def csv_lines(planner: Planner, pattern: str) -> list[str]:
-    """Return the runs as CSV, with numbers as they are."""
-    rows = [_facts(run, planner) for run in planner.whole() if matches(run.run_id, pattern)]
-    return [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)] if rows else []
 
 
 def changes(planner: Planner, other: Planner) -> list[str]:
