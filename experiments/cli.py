@@ -141,9 +141,6 @@ def plan(
     time: Annotated[
         bool, typer.Option("--time", help="Time a few steps of each shape on this machine.")
     ] = False,
-    detect: Annotated[
-        float | None, typer.Option(min=1e-9, help="A gain in nats: say how many seeds it needs.")
-    ] = None,
     deviation: Annotated[
         float | None,
         typer.Option(min=1e-9, help="Deviation of a pair of runs over seeds, in nats."),
@@ -187,7 +184,6 @@ def plan(
                 timed=time,
                 width=screen_width(),
                 deviation=deviation,
-                wanted=detect,
             )
         print(*lines, sep="\n")
     if gpus is not None:

@@ -44,7 +44,6 @@ def table(
     timed: bool = False,
     width: int = ENDLESS,
     deviation: float | None = None,
-    wanted: float | None = None,
 ) -> list[str]:
     """Return lines for a screen that is `width` characters wide: totals of the study, a row for
     each run that `pattern` matches, and a row for each arm among these runs. If a run forks from a
@@ -57,7 +56,7 @@ def table(
         pattern: selects runs by their ids, as `planned_run.matches` does.
         at_once: how many runs train at a time, for the wall time of the whole study.
         timed: for each shape (model and batch) that has no finished run, time some steps here.
-        deviation, wanted: as `detectable` takes them.
+        deviation: as `detectable` takes it.
 
     A planner with `unprepared` works without the corpora; a line then says that the ids are
     provisional. Raises `UserError` if `pattern` matches no run, for a device that is not listed,
@@ -93,7 +92,7 @@ def table(
         mfus = dict.fromkeys(prices.mfus(experts=_is_mixture(run)) for run in runs)
         text += [f"At {mfu_source(mfu)}" for mfu in mfus if mfu]
     text += [*problems(runs, allocation), *planner.dead_ends(), *planner.remarks]
-    text += detectable(study, planner.asked_for(), deviation, wanted)
+    text += detectable(study, planner.asked_for(), deviation)
     text += [*missing_text(study, runs), *held_out_text(runs)]
     headings = ["FLOPs", "GPU-hours" if prices.device else "CPU-hours"]
     headings += ["raw tokens", "epochs", "latent tokens"]
@@ -285,18 +284,15 @@ our second campaign, 0.23 million parameters and twelve seeds (docs/research/cam
 
 
 def detectable(
-    study: Study,
-    runs: Sequence[PlannedRun],
-    deviation: float | None = None,
-    wanted: float | None = None,
+    study: Study, runs: Sequence[PlannedRun], deviation: float | None = None
 ) -> list[str]:
     """Return lines about the smallest gain that the planned seeds can detect, or one that says that
-    they are too few for any claim. Without questions, all arms that have a baseline are a family;
-    without such arms the list is empty.
+    they are too few for any claim. If they cannot detect the smallest gain that a question names,
+    the seeds that it needs are given. Without questions, all arms that have a baseline are a
+    family; without such arms the list is empty.
 
     deviation: that of a paired difference, in nats; by default that of a pilot's stop rule, or of
-    the study's finished pairs, or else `USUAL_DEVIATION`. wanted: a gain, for which the
-    seeds that it needs are given.
+    the study's finished pairs, or else `USUAL_DEVIATION`.
     """
     families = _families(study, runs)
     if not families:
@@ -323,8 +319,7 @@ def detectable(
         if rule:
             go = gain + (smallest[0] or 0.0)
             lines.append(f"  By its stop rule a true gain of {go:.3f} gets a go in 80% of pilots.")
-        sought = [wanted] if wanted else [g for g in smallest if g and g < gain and not rule]
-        for goal in sought:
+        for goal in (each for each in smallest if each and each < gain and not rule):
             most = goal / known
             powers = ((n, smallest_detectable(n, count)) for n in range(FEWEST_SEEDS, 1001))
             needed = next((n for n, least in powers if least and least <= most), "over 1,000")

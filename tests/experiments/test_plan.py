@@ -1,6 +1,7 @@
 """The plan says what a study costs and what it can show, before anything is there."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from tests.examples import example
 from tests.record.test_record import DATA, evaluation, metrics
 from tst_study import file_lock
 from tst_study.analysis.statistics import smallest_detectable
+from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.config.schema import Config
 from tst_study.cost.devices import device_named
 from tst_study.cost.prices import Prices
@@ -134,8 +136,8 @@ def finish(run: PlannedRun, loss: float) -> None:
 
 
 def test_what_seeds_detect_is_said_in_nats_and_the_other_way_round(tmp_path):
-    def lines(configs: list[Config], **known: float) -> list[str]:
-        study = study_of(configs, tmp_path)
+    def lines(configs: list[Config], *questions: Question, **known: float) -> list[str]:
+        study = replace(study_of(configs, tmp_path), questions=questions)
         return detectable(study, Planner(study, unprepared=True).asked_for(), **known)
 
     first, last = lines(seeded(3))
@@ -147,9 +149,15 @@ def test_what_seeds_detect_is_said_in_nats_and_the_other_way_round(tmp_path):
         example("superposition={bag_size=2,step_ratio=0.2}", "name=pilot", "seed=0", "role=pilot"),
         *(example("superposition={bag_size=8,step_ratio=0.2}", f"seed={n}") for n in range(3)),
     ]
-    first, needed, last = lines(more, deviation=0.1, wanted=0.2)
+    first, last = lines(more, deviation=0.1)
     wider = smallest_detectable(3, 2) or 0  # the pilot's one seed does not count
     assert f"2 questions, 3 seeds: they detect a gain of {0.1 * wider:.2g} nats" in first
+    arm = Arm(name="s = 4", where={"seed": (0, 1, 2)})
+    asked = [
+        Question(name=name, family="f", arm=arm, against=arm, smallest_gain=0.2) for name in "ab"
+    ]
+    first, needed, last = lines(seeded(3), *asked, deviation=0.1)
+    assert f"f: 2 questions, 3 seeds: they detect a gain of {0.1 * wider:.2g} nats" in first
     seeds = next(n for n in range(3, 99) if (smallest_detectable(n, 2) or 9) <= 2)
     assert needed.strip() == f"A gain of 0.2 nats needs {seeds} seeds."
     assert "Verdicts need 3" in lines(seeded(1))[0]
