@@ -128,12 +128,11 @@ def advise(
         Number, _option("DAYS", "Or the days that it may take on the GPUs.")
     ] = None,
     write: Annotated[File, _option("FILE", "Write the pilot as a grid for `submit`.")] = None,
-    picture: Annotated[File, _option("FILE", "Write the table as an SVG picture.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether to superpose a planned run, how, what it gains and costs, and how to test it."""
     asked = locals() | {"runs": runs or ()}
-    for name in ("write", "picture", "as_json"):
+    for name in ("write", "as_json"):
         del asked[name]
     with waiting("comparing the planned run with the published runs and ours"):
         from tst_study.analysis.advice.advise import advise
@@ -141,8 +140,6 @@ def advise(
         advice = advise(**asked)
         if write is not None:
             advice.write_pilot(write)
-        if picture is not None:
-            advice.draw(picture)
     if as_json:
         print(json.dumps(advice.data, indent=1, ensure_ascii=False))
         return

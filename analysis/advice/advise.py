@@ -48,7 +48,6 @@ from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import signed
-from tst_study.atomic_files import written_atomically
 from tst_study.config.schema import Config, load, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.cost.compute import count_flops, count_parameters
@@ -114,13 +113,6 @@ class Advice:
         said = [self.sections[""][0], *self.sections["How to find out"][:-1]]
         rule = [line for part in said for line in wrap(part, 90, break_on_hyphens=False)]
         write_grid(Path(path), self.pilot, self.base, self.config, rule)
-
-    def draw(self, path: str | Path) -> None:
-        """Write the picture as an SVG file. Raises `UserError` if there is none."""
-        if not (drawn := self.picture()):
-            raise UserError(f"--picture {path}: no loss is known, so there is nothing to draw")
-        with written_atomically(Path(path)) as file:
-            file.write(drawn.encode())
 
     def picture(self) -> str:
         """Return an SVG image of the table: how far below the baseline's the loss of each plan

@@ -811,13 +811,11 @@ def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:
     assert asked["asked"] == {**numbers, "sequence_length": 2048}
     assert asked == json.loads(json.dumps(analysis.advise("1B", "100B", text="200B").data))
     (tmp_path / "run.toml").write_text(RUN)
-    pilot_, drawn = tmp_path / "pilot.toml", tmp_path / "advice.svg"
-    written_to = ("--write", str(pilot_), "--picture", str(drawn))
-    of_config = answered("--config", str(tmp_path / "run.toml"), *written_to)
+    pilot_ = tmp_path / "pilot.toml"
+    of_config = answered("--config", str(tmp_path / "run.toml"), "--write", str(pilot_))
     assert of_config["regime"] == "published"
     assert of_config["asked"]["tokens"] == 20_000 * 2**21
     assert tomllib.loads(pilot_.read_text())["base"] == "run.toml"
-    assert "same text" in drawn.read_text() or "<svg" in drawn.read_text()
     priced = ("--params=1B", "--tokens=20B", "--device=H100", "--price=2", "--currency=EUR")
     assert "cost EUR" in CliRunner().invoke(program(), ["advise", *priced]).stdout
 
@@ -826,5 +824,4 @@ def test_a_notebook_shows_the_words_and_the_picture() -> None:
     shown = analysis.advise(5e8, 1e11)._repr_html_()
     assert "What to run" in shown
     assert "<svg" in shown
-    with pytest.raises(UserError, match="no loss is known"):
-        analysis.advise("8B", "15T").draw("never.svg")
+    assert not analysis.advise("8B", "15T").picture()  # no loss is known
