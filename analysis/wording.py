@@ -248,7 +248,7 @@ def _remarks(row: Mapping[str, Any]) -> str:
         f"{number(count, 'seed')} of {name} diverged" for name, count in diverged.items() if count
     ]
     parts += ["unpaired: no seeds"] if row["unpaired"] else []
-    parts += [row["order"]] if row["order"] else []
+    parts += [row[note] for note in ("alone", "order") if row[note]]
     if row["verdict"] == "better" and (row["smallest_gain"] or 0) > row["high"]:
         parts.append(f"by less than the smallest gain worth having, {row['smallest_gain']:g}")
     return f" ({'; '.join(parts)})" if parts else ""

@@ -134,7 +134,9 @@ class Contrast:
     diverged_against: int
     """Number of the comparison arm's runs that diverged."""
     run_ids: tuple[str, ...]
-    """Ids of the runs of both arms that may be compared."""
+    """Ids of the runs of both arms that the gain rests on; if they make no pair, of all."""
+    alone: str = ""
+    """A note on seeds of a question that only one arm has, beside those of its pairs."""
     text: float = math.nan
     """Raw tokens per run, relative to the comparison arm."""
     flops: float = math.nan
@@ -161,7 +163,7 @@ class Contrast:
 _ENDS = ("gain", "low", "high")
 COLUMNS = (
     *("heading", "family", "question", "primary", "method", "registered", "registered_at", "order"),
-    *("against_loss", "loss"),
+    *("alone", "against_loss", "loss"),
     *(one.name for one in fields(Estimate)),
     *("documents", "documents_low", "documents_high"),
     *("diverged", "diverged_against", "text", "flops", "differs", "predicted", "smallest_gain"),
@@ -171,7 +173,8 @@ COLUMNS = (
 where the questions named `paired`, and the columns `afterwards_…` are its gain and interval;
 elsewhere they are None. `documents` is the number of held-out documents where there is an interval
 over these and over seeds (`documents_low`, `documents_high`). `registered` is a commit,
-`registered_at` a time (UTC), `order` a note on runs that are older than a planned question."""
+`registered_at` a time (UTC), `order` a note on runs that are older than a planned question, `alone`
+one on seeds that only one arm has."""
 
 
 def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
@@ -218,6 +221,7 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
                     "registered": contrast.asked and contrast.asked.registered,
                     "registered_at": contrast.asked and _registered_at(contrast.asked),
                     "order": contrast.when[1],
+                    "alone": contrast.alone,
                     "loss": float(losses[0].mean()),
                     "against_loss": float(losses[1].mean()),
                     **asdict(estimate),

@@ -192,7 +192,11 @@ def _equal(
     near = baselines[(away <= EQUAL_WITHIN) & (away == away.min())]
     if near.empty:
         return {"note": f"no baseline of {kind}"}
-    near = near.drop_duplicates("seed")
+    # Warm-ups may differ: those of the setting's own count, or else there must be one of a seed.
+    of_group = near[near["group"] == members["group"].iloc[0]]
+    near = near if of_group.empty else of_group
+    if near["seed"].duplicated().any():
+        return {"note": f"two baselines of {kind} have one seed; keep one"}
     pairs = members.merge(near, on="seed", suffixes=("", "_baseline"))
     own = difference(*(runs.set_index("seed")["loss"] for runs in (members, near)))
     if not own.seeds:
@@ -214,7 +218,7 @@ def _equal(
     }
     steps = int(pairs["steps_baseline"].iloc[0])
     verdict = {name: judged[name] for name in _JUDGED}
-    return {"baseline_steps": steps, **ratios, **verdict, "note": ""}
+    return {"baseline_steps": steps, **ratios, **verdict, "note": judged.get("alone", "")}
 
 
 def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tst_study.analysis.verdict.question import Question, declared, questions_of
 from tst_study.analysis.verdict.registration import asked_when
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
+from tst_study.text import listed
 
 COSTS = ["raw_tokens", "flops"]
 """Columns of the run table that say what a whole run costs, as planned."""
@@ -49,12 +50,22 @@ def asked_contrasts(
                 own[own["eval_set"].isin(texts)] for own in (arm_runs, against_runs)
             )
         everyone = map(pd.concat, zip((arm_runs, against_runs), diverged, strict=True))
+        losses, against_losses = _losses(arm_runs, arm.name), _losses(against_runs, against.name)
+        alone = []
+        if both := {*losses.index} & {*against_losses.index}:
+            for side, runs in (("the arm", arm_runs), ("the comparison arm", against_runs)):
+                seeds = runs["seed"][~runs["block"].isin(both)].dropna()
+                alone += [f"seed {seed} of {side}" for seed in seeds]
+            arm_runs, against_runs = (
+                runs[runs["block"].isin(both)] for runs in (arm_runs, against_runs)
+            )
         costs = arm_runs[COSTS].mean() / against_runs[COSTS].mean()
         contrasts.append(
             Contrast(
                 name=question.name,
-                losses=_losses(arm_runs, arm.name),
-                against_losses=_losses(against_runs, against.name),
+                losses=losses,
+                against_losses=against_losses,
+                alone=f"without a pair: {listed(alone, 4)}" if alone else "",
                 diverged=len(diverged[0]),
                 diverged_against=len(diverged[1]),
                 run_ids=(*arm_runs["run_id"], *against_runs["run_id"]),

@@ -17,7 +17,7 @@ from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
 from tst_study.analysis.verdict.length_curve import speed_up
 from tst_study.analysis.verdict.matched import ledger, matched
 from tst_study.analysis.verdict.question import Arm, Question
-from tst_study.analysis.wording import bounds
+from tst_study.analysis.wording import bounds, verdict_parts
 
 
 def rows_of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:
@@ -145,6 +145,40 @@ def test_what_a_missing_baseline_lacks_is_said(tmp_path):
     assert notes() == [*lacking, "no baseline"]
     write_run(tmp_path, config(1), 3.5)
     assert notes() == [f"{lacking[0]} with its seeds", lacking[1], "no baseline with its seeds"]
+
+
+def test_of_baselines_with_several_warm_ups_the_settings_own_counts_or_none(tmp_path):
+    for seed, luck in enumerate((0.0, 0.02, -0.01)):
+        write_run(tmp_path, config(seed, 4, 0.2, schedule__warmup_steps=40), 3.4 + luck)
+        for warmup, loss in ((20, 3.0), (40, 3.5)):
+            write_run(tmp_path, config(seed, schedule__warmup_steps=warmup), loss + 1.1 * luck)
+            write_run(tmp_path, config(seed, steps=1600, schedule__warmup_steps=warmup // 3), loss)
+    found = matched(compare(load(tmp_path))).set_index("kind")
+    assert found.loc["equal FLOPs", "gain"] == pytest.approx(0.1, abs=1e-3)
+    assert found.loc["equal data", "note"] == "two baselines of equal data have one seed; keep one"
+
+
+@pytest.mark.parametrize(("whole", "kept"), [("the comparison arm", (1, 2)), ("the arm", (0,))])
+def test_a_question_about_a_seed_that_one_arm_lost_is_about_the_others(whole, kept, tmp_path):
+    """Its verdict stands beside its matches, with the allowance of its family."""
+    for seed, luck in enumerate((0.01, -0.01, 0.005, 0.0)):
+        runs = [config(seed, 4, 0.2), config(seed), config(seed, steps=1600)]
+        for place in range(3) if seed < 3 else kept:
+            write_run(tmp_path, runs[place], 3.5 if place else 3.45 + luck)
+    arm = Arm(name="s = 4", setting="s = 4, r = 0.2")
+    asked = [
+        Question(name=one.name, family="all", arm=arm, against=one)
+        for steps in (1000, 1600)
+        for one in [Arm(name=f"{steps} steps", setting="baseline", where={"steps": steps})]
+    ]
+    compared = compare(load(tmp_path), asked)
+    assert compared.verdicts["question"].tolist() == ["1000 steps", "1600 steps"]
+    rows = matched(compared).query("kind != 'equal loss'")
+    assert set(rows["note"]) == {f"without a pair: seed 3 of {whole}"}
+    for end in ("low", "high"):
+        assert rows[end].tolist() == compared.verdicts[end].tolist()
+    (said,) = {row["verdict"] for _, _, rows in verdict_parts(compared.verdicts) for row in rows}
+    assert said == f"better (without a pair: seed 3 of {whole})"
 
 
 def test_settings_whose_labels_are_equal_keep_their_own_verdicts(tmp_path):
