@@ -13,6 +13,7 @@ from tst_study.paper_figures.item import Item, write_bytes
 from tst_study.paper_figures.report import page, reproduction
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import boxes_named
+from tst_study.text import printable
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def build(
         files["report.html"] = page.html(sources, items, to).encode()
     if "reproduction" in pages:
         files["reproduction.md"] = reproduction.markdown(sources, items).encode()
+    files = {name: _readable(Path(name), content) for name, content in files.items()}
     try:
         to.mkdir(parents=True, exist_ok=True)
         written = [to / name for name, content in files.items() if write_bytes(to / name, content)]
@@ -92,6 +94,14 @@ def build(
         raise UserError(f"{error.filename or to}: cannot be written ({error.strerror})") from None
     report = to / "report.html" if "report" in pages else None
     return Built(to, sources, tuple(items), tuple(missing), tuple(written), report)
+
+
+def _readable(path: Path, content: bytes) -> bytes:
+    """Escape control characters, such as those in the names of somebody else's archive, in a file
+    that people read; data stay as they are."""
+    if path.suffix not in (".html", ".md", ".svg"):
+        return content
+    return "\n".join(map(printable, content.decode().split("\n"))).encode()
 
 
 def _entries(wanted: Sequence[Registered], pages: set[str], sources: Sources) -> list[Registered]:

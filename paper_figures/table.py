@@ -13,7 +13,7 @@ import pandas as pd
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain, signed
 from tst_study.paper_figures.item import Item
-from tst_study.text import in_markdown
+from tst_study.text import in_markdown, printable
 
 Row = dict[str, Any]
 
@@ -73,7 +73,7 @@ class Table(Item):
     grids: tuple[Grid, ...]
 
     def contents(self) -> dict[str, bytes]:
-        parts = (f"% {grid.title}\n{latex_grid(grid)}" for grid in self.grids)
+        parts = (f"% {printable(grid.title)}\n{latex_grid(grid)}" for grid in self.grids)
         return {**self.for_page(), ".tex": "\n".join(parts).encode()}
 
     def for_page(self) -> dict[str, bytes]:
@@ -157,8 +157,10 @@ def markdown_grid(grid: Grid) -> str:
 def latex_grid(grid: Grid) -> str:
     """Return a grid as a LaTeX `tabular`. A document that includes it must load booktabs."""
     spec = "".join("r" if grid.is_numeric(place) else "l" for place in range(len(grid.headings)))
-    columns = list(grid.headings)
-    words = pd.DataFrame([[entry.text for entry in row] for row in grid.rows], columns=columns)
+    columns = [*map(printable, grid.headings)]
+    words = pd.DataFrame(
+        [[printable(entry.text) for entry in row] for row in grid.rows], columns=columns
+    )
     bold = [["textbf:--rwrap" if entry.best else "" for entry in row] for row in grid.rows]
     style = words.style.hide(axis="index").apply(
         lambda _: pd.DataFrame(bold, columns=columns), axis=None

@@ -23,6 +23,8 @@ def is_whole(text: str) -> bool:
 def printable(text: str) -> str:
     """Replace line breaks and other characters that are not printable by escapes such as `\\x1b`,
     so that text from a file cannot control the terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

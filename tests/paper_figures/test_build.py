@@ -132,15 +132,18 @@ def test_a_study_that_has_only_begun_is_drawn_as_far_as_it_goes(tmp_path):
 
 def test_what_comes_from_a_run_is_escaped(tmp_path):
     runs = tmp_path / "runs"
-    run = write_run(runs, config(0, study="STUDY"), 3.5, folder="a")
-    header = (run / "run.json").read_text().replace("STUDY", "<script>alert(1)</script>\\u001b")
-    (run / "run.json").write_text(header)
-    write_run(runs, config(0), 3.5, folder="b")
-    built = build(runs, tmp_path / "to", only=["report"])
-    text = reproduction.markdown(built.sources, built.items)
-    for page in (text, (tmp_path / "to" / "report.html").read_text("utf8")):
-        assert "<script>alert" not in page
-    assert "\x1b" not in text
+    evil = {"data": {"corpora": [{"path": "prepared/TEXT"}]}}
+    for arm in ((1, 0.0), (4, 0.2)):
+        header = write_run(runs, config(0, *arm, **evil), 3.5) / "run.json"
+        header.write_text(header.read_text().replace("TEXT", "<script>alert\\u001b"))
+    built = build(runs, tmp_path / "to", only=["table1", "loss_curves", "report"])
+    pages = [(path.suffix, path.read_bytes()) for path in built.written]
+    pages.append((".md", reproduction.markdown(built.sources, built.items).encode()))
+    words = (b"\x1b", b"<script>alert")
+    held = {(kind, word) for kind, page in pages for word in words if word in page}
+    assert not {one for one in held if one[0] in (".html", ".md", ".svg")}
+    assert (".tex", b"\x1b") not in held
+    assert (".csv", b"\x1b") in held  # data stay as they are
     title = Grid("<b>", ("x",), ())
     table = Table(data=pd.DataFrame(), caption="<i>", title="<u>\n# two", grids=(title,))
     assert markdown(table).startswith("# &lt;u> # two\n\n&lt;i>\n\n**&lt;b>**")
