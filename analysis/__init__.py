@@ -10,8 +10,9 @@ planned run.
 From Python, `fit_chinchilla` and `fit_superposition_law` fit laws to a DataFrame of one's own.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tst_study import loaded_on_first_use
 
 if TYPE_CHECKING:
     from tst_study.analysis.advice.advise import advise
@@ -21,22 +22,12 @@ if TYPE_CHECKING:
     from tst_study.analysis.tables.source import load
 
 _HOME = {
-    "advise": "advice.advise",
-    "ask": "questions",
-    "fit_chinchilla": "fits.scaling.laws",
-    "fit_superposition_law": "fits.law.superposition_law",
-    "load": "tables.source",
+    "advise": "analysis.advice.advise",
+    "ask": "analysis.questions",
+    "fit_chinchilla": "analysis.fits.scaling.laws",
+    "fit_superposition_law": "analysis.fits.law.superposition_law",
+    "load": "analysis.tables.source",
 }
 __all__ = ["advise", "ask", "fit_chinchilla", "fit_superposition_law", "load"]
-
-
-def __getattr__(name: str) -> Any:
-    # Names are loaded on first use: `tst-study --help` imports this package and must answer at
-    # once.
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"tst_study.analysis.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+# `tst-study --help` imports this package and must answer at once.
+__getattr__, __dir__ = loaded_on_first_use(__name__, _HOME)

@@ -11,8 +11,9 @@ Importing these modules does not import torch, except for `local/warm_server`. P
 import torch when they begin, unless they are forked from that server, which has imported it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tst_study import loaded_on_first_use
 
 if TYPE_CHECKING:
     from tst_study.analysis.verdict.question import Arm, Question
@@ -32,15 +33,5 @@ _HOME = {
 }
 __all__ = ["BASELINE", "Arm", "Declared", "Part", "Question", "Setting", "Text", "Tuning"]
 """What a study in Python is made of (docs/your_own_study.md)."""
-
-
-def __getattr__(name: str) -> Any:
-    # Names are loaded on first use: `tst-study --help` imports this package and must answer at
-    # once.
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"tst_study.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+# `tst-study --help` imports this package and must answer at once.
+__getattr__, __dir__ = loaded_on_first_use(__name__, _HOME)

@@ -12,4 +12,28 @@ Many runs: `experiments/` trains the runs of a study, `analysis/` compares them,
 `cli` of each of these three packages, and those for one run in `tst_study.cli`.
 """
 
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def loaded_on_first_use(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the functions `__getattr__` and `__dir__` of a package whose names are loaded from
+    their modules on first use (PEP 562), so that importing it stays fast.
+
+    `homes`: the module of each name, without `tst_study.` in front.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"tst_study.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)  # the next access does not come here
+        return value
+
+    return load, lambda: list(homes)

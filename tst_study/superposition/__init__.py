@@ -15,11 +15,12 @@ step flow through these files::
         `- one_vs_rest.py         (binary cross-entropy, hinge)
 
 Importing this package does not import torch, because the configuration validates weightings and
-losses without torch. Each name is loaded from its module on first use (PEP 562).
+losses without torch. Each name is loaded from its module on first use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tst_study import loaded_on_first_use
 
 if TYPE_CHECKING:
     from tst_study.superposition.bags import bag_inputs as bag_inputs
@@ -34,29 +35,18 @@ if TYPE_CHECKING:
     from tst_study.superposition.steps import Phases as Phases
     from tst_study.superposition.steps import steps_of_budget as steps_of_budget
 
-_MODULES = {
-    "BagLoss": "loss_kinds",
-    "Objective": "steps",
-    "Phases": "steps",
-    "Superposition": "method",
-    "bag_embedding": "embedding",
-    "bag_inputs": "bags",
-    "bag_loss": "losses",
-    "bag_targets": "bags",
-    "document_labels": "bags",
-    "linear_bag_loss": "linear_loss",
-    "steps_of_budget": "steps",
+_HOME = {
+    "BagLoss": "superposition.loss_kinds",
+    "Objective": "superposition.steps",
+    "Phases": "superposition.steps",
+    "Superposition": "superposition.method",
+    "bag_embedding": "superposition.embedding",
+    "bag_inputs": "superposition.bags",
+    "bag_loss": "superposition.losses",
+    "bag_targets": "superposition.bags",
+    "document_labels": "superposition.bags",
+    "linear_bag_loss": "superposition.linear_loss",
+    "steps_of_budget": "superposition.steps",
 }
-__all__ = list(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value  # the next access does not come here
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__ = list(_HOME)
+__getattr__, __dir__ = loaded_on_first_use(__name__, _HOME)
