@@ -251,9 +251,10 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     shares = sum(PARTS[name].seconds for name in chosen) or 1.0
     share = 0.0
     while chosen:
-        if not record.may_begin(chosen[0]):
+        record.spawn(chosen[0])  # it imports while it waits
+        if not share and not record.may_begin(chosen[0]):  # the reference is soon there
             record.follow(PARTS[chosen[0]].needs, time.monotonic() + min(20, all_seconds / 20))
-        # What waits still lets the parts after it go first.
+        # What waits lets the parts after it go first.
         name = next(filter(record.may_begin, chosen), chosen[0])
         chosen.remove(name)
         share += PARTS[name].seconds / shares

@@ -221,11 +221,16 @@ def runs(request: argparse.Namespace) -> Results:
 
 
 def more_runs(request: argparse.Namespace) -> Results:
-    """Go on from `runs` while there is time: the third arm, then all arms with further seeds."""
-    pair = json.loads((request.work / "runs.json").read_text())
-    seconds = max(pair[f"{arm}-0"]["seconds"] for arm in list(ARMS)[:2])
+    """Go on from `runs`, if its pair ended, while there is time: the third arm, then all arms with
+    further seeds."""
+    path = request.work / "runs.json"
+    pair = json.loads(path.read_text()) if path.exists() else {}
+    ended = [pair[f"{arm}-0"]["seconds"] for arm in list(ARMS)[:2] if f"{arm}-0" in pair]
+    if len(ended) < 2:
+        yield "not begun", "the pair did not end"
+        return
     arms = [(list(ARMS)[2], 0), *((arm, seed) for seed in range(1, 100) for arm in ARMS)]
-    affordable = int((request.ends - time.monotonic()) / (1.1 * seconds))
+    affordable = int((request.ends - time.monotonic()) / (1.1 * max(ended)))
     yield from _trained(arms[: 1 if request.small else affordable], pair["steps"], request)
 
 

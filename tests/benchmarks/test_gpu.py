@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.gpu_correctness import checked, reference
+from benchmarks.gpu_speed import more_runs
 from tst_study.analysis.tables.archive import read_archive
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="make gpu runs it in earnest")
@@ -161,6 +162,7 @@ def test_a_part_that_fails_keeps_what_it_had(tmp_path):
     request = argparse.Namespace(device="cpu", small=True, work=tmp_path, to=tmp_path)
     assert not gpu.run_part("correctness", gpu.PARTS["correctness"], request)  # has no reference
     assert "reference.pt" in json.loads((tmp_path / "correctness.json").read_text())["failure"]
+    assert list(more_runs(request)) == [("not begun", "the pair did not end")]
 
 
 def test_a_machine_that_will_not_do_is_told_why_in_one_line(tmp_path, monkeypatch, capsys):
