@@ -144,10 +144,9 @@ def add_to_archive(
     archive that is there cannot be read, and for errors of the disk.
     """
     ids = dict(zip(tables.runs["folder"], tables.runs["run_id"], strict=True))
-    new = {"runs": tables.runs}
+    parts = {"runs": _stored(tables.runs, "runs")}
     for name, table in (("curves", tables.curves), ("evaluations", tables.evaluations)):
-        new[name] = table.assign(run_id=table["folder"].map(ids).astype("str"))
-    parts = {name: _stored(table, name) for name, table in new.items()}
+        parts[name] = _stored(table.assign(run_id=table["folder"].map(ids)), name)
     with disk_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
@@ -162,7 +161,9 @@ def add_to_archive(
                 again = pc.is_in(old[name]["run_id"], replaced)
                 part = pa.concat_tables([old[name].filter(pc.invert(again)), part])
                 by = [("run_id", "ascending")] + [("step", "ascending")] * (name != "runs")
-                parts[name] = part.take(pc.sort_indices(part, sort_keys=by))
+                order = pc.sort_indices(part, sort_keys=by)
+                in_order = order.to_pandas().is_monotonic_increasing  # as a long log is
+                parts[name] = part if in_order else part.take(order)
             digest = _digest(parts.values())
             for name, part in parts.items():
                 part = part.replace_schema_metadata({**part.schema.metadata, _DIGEST: digest})

@@ -363,6 +363,7 @@ def read_logs(
         read += logs
     for name, key in columns.items():
         one_of(key, sorted(keys), f"--column {name}")
+    pa.default_memory_pool().release_unused()  # else the text of a long table stays in memory
     return read
 
 
@@ -601,9 +602,10 @@ def _wide(log: Log, owner: str, table: pd.DataFrame, step: str, key: str | None)
     for of_run, names in panels.items() or [(owner, {str(name): name for name in table})]:
         columns = {}
         for own, name in {step: step, **names}.items():
-            there = np.flatnonzero(table[name].notna())
+            cells = table[name].reset_index(drop=True)
+            there = np.flatnonzero(cells.notna())
             if len(there):
-                columns[own] = (there, table[name].iloc[there].reset_index(drop=True))
+                columns[own] = (there, cells if len(there) == len(cells) else cells.iloc[there])
         # A column with the same value in all rows of a run states a fact about the run.
         facts = {
             own: cells.iloc[0]

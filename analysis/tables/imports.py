@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -367,14 +368,16 @@ def _run(log: Log) -> Run:
             values = last.sort_index()
         columns[name] = values
     log.logged = {}  # of a long log, no column is kept twice
-    rows = pd.DataFrame(columns).reindex(columns=[*KEYS])
-    rows = rows.astype({name: float for name in KEYS if name != "loss_name"})
     ends = {name: columns[name].iloc[-1] for name in _OF_LOSS if name in columns}
     if np.isfinite(ends.get("loss", np.nan)):
         # Some logs have NaN for a held-out loss wherever nothing was evaluated.
         sparse = {name for name in ends if np.isnan(columns[name].to_numpy()).sum() > 1}
         ends = {k: v for k, v in ends.items() if not (k in sparse and np.isnan(v))}
-    rows = rows.replace([np.inf, -np.inf], np.nan)
+    numbers = dict.fromkeys((name for name in KEYS if name != "loss_name"), float)
+    for name in columns.keys() & numbers.keys():
+        columns[name] = columns[name].where(np.isfinite(columns[name]))
+    index = reduce(pd.Index.union, (values.index for values in columns.values()))
+    rows = pd.DataFrame(columns, index, [*KEYS]).astype(numbers)
     facts = {key: value for key, value in log.facts.items() if key in Facts.model_fields}
     if rows["learning_rate"].notna().any():
         facts.setdefault("learning_rate", float(rows["learning_rate"].max()))
@@ -439,13 +442,11 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str], offset: int) -> pd
     plan, steps = facts.plan, rows["step"].to_numpy()
     before = np.minimum(steps, plan.superposed_steps)  # steps of the superposition phase
     superposed = np.maximum(steps, 1) <= plan.superposed_steps
-    phases = pd.Categorical.from_codes(
-        superposed.astype(int), pd.Index(["recovery", "superposition"])
-    )
-    names = pd.Categorical.from_codes(superposed.astype(int), pd.Index(["next_token", "bag loss"]))
-    given, one = rows["loss_name"], np.zeros(len(rows), int)
+    code, one = superposed.astype(int), np.zeros(len(rows), int)
+    names = _LOSS_NAMES.take(code)
+    given = rows["loss_name"]
     return rows.assign(
-        phase=phases,
+        phase=_PHASES.take(code),
         raw_tokens=plan.tokens_per_sequence("superposition") * before
         + plan.tokens_per_sequence("recovery") * (steps - before),
         latent_tokens=facts.tokens_per_step * steps,
@@ -453,10 +454,14 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str], offset: int) -> pd
         folder=pd.Categorical.from_codes(one, pd.Index([run.name])),
         bag_size=np.where(superposed, facts.bag_size, 1),
         flops=facts.used_flops / facts.steps * rows["step"],
-        eval_set=pd.Categorical.from_codes(one, pd.Index([facts.eval_set])),
+        eval_set=pd.array([facts.eval_set], dtype="str").take(one),
         # `facts.annealed` is about the last step; no row before it counts as annealed.
         annealed=None if facts.annealed is None else facts.annealed & (steps >= facts.steps),
     )
+
+
+_PHASES = pd.array(["recovery", "superposition"], dtype="str")
+_LOSS_NAMES = pd.array(["next_token", "bag loss"], dtype="str")
 
 
 def _run_row(
@@ -523,10 +528,16 @@ def _last(table: pd.DataFrame, names: Iterable[str]) -> dict[str, Any]:
     return {k: cell.item() if isinstance(cell, np.generic) else cell for k, cell in cells.items()}
 
 
+_STRETCH = 1 << 16
+"""Number of rows that are copied at once."""
+
+
 def _content(rows: pd.DataFrame) -> str:
     """Return a hash of a run's rows."""
-    numbers = rows.drop(columns="loss_name").to_numpy(float)
-    content = hashlib.sha256(np.column_stack([rows.index.to_numpy(float), numbers]).tobytes())
+    numbers, content = rows.drop(columns="loss_name"), hashlib.sha256()
+    for first in range(0, len(rows), _STRETCH):
+        part = numbers.iloc[first : first + _STRETCH].reset_index()
+        content.update(part.to_numpy(float).tobytes())
     content.update("\n".join(rows["loss_name"].dropna().astype(str)).encode())
     return content.hexdigest()
 
