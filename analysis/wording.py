@@ -95,11 +95,17 @@ def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
         return "–"
     if digits is None:
         size = abs(row["gain"]) if pd.isna(row["low"]) else row["high"] - row["low"]
-        digits = 4 if round(size, 9) < 0.01 else 3
+        digits = _digits(size)
     mean = signed(row["gain"], digits)
-    if pd.isna(row["low"]):
-        return mean
-    return f"{mean} [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
+    return mean if pd.isna(row["low"]) else f"{mean} {_interval(row['low'], row['high'], digits)}"
+
+
+def _digits(size: float) -> int:
+    return 4 if round(size, 9) < 0.01 else 3
+
+
+def _interval(low: float, high: float, digits: int) -> str:
+    return f"[{signed(low, digits)}, {signed(high, digits)}]"
 
 
 def named(question: str) -> str:
@@ -219,8 +225,8 @@ def _over_documents(row: Mapping[str, Any]) -> str:
     not known."""
     if pd.isna(row.get("documents")):
         return ""
-    ends = {name: row[f"documents_{name}"] for name in ("low", "high")}
-    return gain({**row, **ends}).partition(" ")[2]
+    low, high = row["documents_low"], row["documents_high"]
+    return _interval(low, high, _digits(high - low))
 
 
 def _predicted(row: Mapping[str, Any]) -> str:

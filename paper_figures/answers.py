@@ -15,9 +15,9 @@ from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, marks_
 
 COLUMNS: tuple[str, ...] = ("heading", "when", "asked", "name", "arm", "against", "mark", "family")
 COLUMNS += ("question", "primary", "seeds", "comparisons", "gain", "low", "high", "verdict")
-COLUMNS += ("run_ids",)
-"""Columns of the table of answers. `answers` explains the first seven; the others are those of the
-verdicts (`analysis.verdict.decide`)."""
+COLUMNS += ("run_ids", "study", "under")
+"""Columns of the table of answers. `answers` explains the first seven and the last two; the others
+are those of the verdicts (`analysis.verdict.decide`)."""
 
 
 def answers(summary: Summary) -> pd.DataFrame:
@@ -29,7 +29,8 @@ def answers(summary: Summary) -> pd.DataFrame:
     the question, at any time. `name`: the question's name, which says "against …" only if the
     heading does not. `arm`: the name of the question's arm, empty if nobody asked. `against`: the
     name of the arm that this arm is compared with. `mark`: colour, marker and dash pattern of the
-    arm's setting."""
+    arm's setting. `study`: that of the question (`Question.study`). `under`: what the heading says
+    after the family."""
     asked = {(question.family, question.name): question for question in summary.questions}
     runs, table = summary.comparison.eligible, summary.comparison.table
     by_label = marks_of(runs, "setting")
@@ -39,7 +40,7 @@ def answers(summary: Summary) -> pd.DataFrame:
         questions = [asked.get((row["family"], row["question"])) for row in rows_of(verdicts)]
         against = {question.against.name if question else "the baseline" for question in questions}
         shared = against.pop() if len(against) == 1 else ""
-        words = [str(family)] if any(questions) else ["every setting, not planned"]
+        first, words = str(family) if any(questions) else "every setting, not planned", [""]
         if shared and "against" not in str(family):
             words.append(f"against {_with_article(shared)}")
         if when in (TIME_UNKNOWN, AFTERWARDS):
@@ -53,9 +54,10 @@ def answers(summary: Summary) -> pd.DataFrame:
             own = {"asked": question is not None, "mark": mark, "name": name}
             own["arm"] = question.arm.name if question else ""
             own["against"] = question.against.name if question else "the baseline"
-            rows.append({**row, **own, "heading": ", ".join(words), "when": when})
+            own["study"], own["under"] = question.study if question else "", ", ".join(words)
+            rows.append({**row, **own, "heading": first + own["under"], "when": when})
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
-    words = ["heading", "name", "arm", "against"]
+    words = ["heading", "name", "arm", "against", "under"]
     return table.assign(**table[words].map(named))
 
 

@@ -288,7 +288,7 @@ class _Screen:
         rows = [[*head, f"cost {self.currency}".strip(), "gain in nats [95%]"]]
         loss, flops, text = self.plans
         planned = [Plan("baseline", 1.0, self.run.tokens)]
-        planned += [replace(loss, name="loss no higher")] if loss.share != 1 else []
+        planned += [loss] if loss.share != 1 else []
         one_run = [replace(flops, name="same FLOPs, text")]
         planned += one_run if self.run.setting.output_only else [flops, text]
         for plan in planned:

@@ -1,5 +1,6 @@
 """What a planned run costs, by the cost model that `plan` and `train --dry-run` use, and the three
-ways to plan a superposed run: for the baseline's loss, with its FLOPs, or with its text."""
+ways to plan a superposed run: for a loss no higher than the baseline's, with its FLOPs, or with its
+text."""
 
 import math
 from collections.abc import Callable
@@ -96,8 +97,8 @@ def plans(run: IntendedRun, expected: Callable[[IntendedRun], Gain]) -> list[Pla
     """Return the three ways to plan the superposed run. `expected` returns the gain of this run,
     and of shorter ones.
 
-    Same loss: the number of steps at which the low end of the gain, which is taken to be no larger
-    in the shorter run, makes up for Chinchilla's data term. Same FLOPs: as many steps as the
+    Loss no higher: the number of steps at which the low end of the gain, which is taken to be no
+    larger in the shorter run, makes up for Chinchilla's data term. Same FLOPs: as many steps as the
     baseline. Same text: as many tokens read as by the baseline; the interval of its loss also holds
     what the paper's 3B lost, if the setting is that of this run.
 
@@ -108,7 +109,7 @@ def plans(run: IntendedRun, expected: Callable[[IntendedRun], Gain]) -> list[Pla
     flops, text = Plan("same FLOPs", 1.0, run.raw, ends(0.0, gain)), 1 / setting.text
     if gain.low is None or run.small:
         loss = flops.loss if setting.output_only else None
-        return [Plan("same loss", None), flops, Plan("same text", text, run.tokens, loss)]
+        return [Plan("loss no higher", None), flops, Plan("same text", text, run.tokens, loss)]
     share = (1 + max(gain.low, 0.0) / data_term(run)) ** (-1 / CHINCHILLA.beta)
     share = math.ceil(100 * share - 1e-9) / 100
     loss = ends(worth_of_steps(run.with_steps(share), 1 / share), gain)
@@ -117,7 +118,7 @@ def plans(run: IntendedRun, expected: Callable[[IntendedRun], Gain]) -> list[Pla
     if same and setting == run.usual and not run.mixture:
         same = (*same[:2], max(same[2], same_text_at_3b()))
     return [
-        Plan("same loss", share, share * run.raw, loss),
+        Plan("loss no higher", share, share * run.raw, loss),
         flops,
         Plan("same text", text, run.tokens, same),
     ]

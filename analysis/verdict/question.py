@@ -205,6 +205,8 @@ class Question(_Strict):
     """None if the question was not submitted, or by a version that kept no time."""
     within: str = Field(default="", exclude=True, repr=False)
     """Path prefix of the run folders that the question covers; set on reading."""
+    study: str = Field(default="", exclude=True, repr=False)
+    """Name of the folder of its file, if several have questions; set on reading."""
 
     def runs(
         self, table: pd.DataFrame, columns: Sequence[str] | None = None
@@ -281,13 +283,15 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
         if not any(part.startswith(".") for part in path.relative_to(root).parts)
     }
     names = Counter(folder.name for folder in by_folder)
+    studies = {one: one.name if names[one.name] == 1 else str(one) for one in by_folder}
+    if len(by_folder) == 1:
+        studies = dict.fromkeys(by_folder, "")
     return tuple(
         question.model_copy(
             update={
                 "within": "" if folder == Path() else f"{folder}/",
-                "family": f"{folder.name if names[folder.name] == 1 else folder}: {question.family}"
-                if len(by_folder) > 1
-                else question.family,
+                "study": studies[folder],
+                "family": ": ".join(filter(None, (studies[folder], question.family))),
             }
         )
         for folder, questions in by_folder.items()

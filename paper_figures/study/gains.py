@@ -63,7 +63,8 @@ def primary_answers(sources: Sources) -> Item | None:
         for row in rows_of(rows)
     ]
     title = f"Primary questions of {len(rows)} studies: {verdict_counts(rows)}"
-    headings = [str(heading).replace(": primary,", ",") for heading in rows["heading"]]
+    single = rows.groupby("study")["family"].transform("nunique") == 1
+    headings = rows["heading"].where(~single, rows["study"] + rows["under"])
     # Rows with headings of their own need no colours.
     marks = pd.Series([style.BASELINE] * len(rows), rows.index)
     return _picture(
@@ -107,7 +108,7 @@ def _picture(
         "row names, minus that of the arm, paired by seed where runs have one. Bars: 95% "
         f"intervals, which hold jointly under one heading. {colours}"
         f"Seeds: {seeds.split(' seed')[0]}.{more}",
-        data=data.drop(columns=["mark", "run_ids"]),
+        data=data.drop(columns=["mark", "run_ids", "study", "under"]),
         folders=tuple(sorted(runs["folder"][used].astype(str))),
         draw=partial(_draw_rows, data, width, names),
         finding=Finding(alone, counts, seeds, "not in the paper") if most == MOST else None,

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from tst_study.experiments.state.plan_table import detectable
 from tst_study.experiments.studies.catalogue import load
 from tst_study.experiments.studies.study_file import StudyFile
 from tst_study.paper_figures.build import build
+from tst_study.text import amount
 
 
 def test_the_committed_fit_is_what_a_new_one_finds() -> None:
@@ -159,6 +161,14 @@ def test_each_run_gets_an_answer_by_one_table_and_never_a_refusal(
     assert len(advice.lines()) < 40
     assert max(map(len, advice.lines())) <= 100
     assert (run.gain.low is None) == (regime in ("nobody", "others", "too little text"))
+
+
+@pytest.mark.parametrize("regime", ["beyond", "far beyond"])
+def test_a_row_of_the_table_names_the_ends_of_its_regime(regime: str) -> None:
+    least, most, longest = map(amount, re.findall(r"[\d.]+[MBT]", REGIMES[regime].where))
+    for aside in (0.98, 1.02):
+        for size, tokens in ((least / aside, 1e11), (most * aside, 1e11), (5e8, longest * aside)):
+            assert (IntendedRun(size, size, tokens).regime == regime) is (aside < 1)
 
 
 def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +315,7 @@ def test_the_sums_of_ten_situations_by_independent_formulas(name: str) -> None:
     loss, flops, same = data["plans"]
     s, r = data["setting"]["bag_size"], data["setting"]["step_ratio"]
     factor = 1.0 if data["setting"]["output_only"] else 1 + r * (s - 1)
-    assert [plan["name"] for plan in data["plans"]] == ["same loss", "same FLOPs", "same text"]
+    assert [plan["name"] for plan in data["plans"]] == ["loss no higher", "same FLOPs", "same text"]
     assert flops["reads"] == pytest.approx(factor * tokens)
     assert same["share"] == pytest.approx(1 / factor)
     assert same["reads"] == tokens

@@ -268,6 +268,19 @@ def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path):
     assert catalogue()["loss_curves"].item(Sources([tmp_path / "own"])) is None
 
 
+def test_primary_answers_stand_under_their_studies_whatever_their_families_are_called(tmp_path):
+    """A study with two such families names both, since intervals hold together under a heading."""
+    plain, baseline = Arm(name="plain", setting="s = 4, r = 0.2"), Arm(name="b", setting="baseline")
+    for seed, (study, families) in enumerate({"one": ["main"], "two": ["main", "other"]}.items()):
+        for arm in ((1, 0.0), (4, 0.2)):
+            write_run(tmp_path / study, config(seed, *arm), 3.5)
+        asked = {"name": "plain", "arm": plain, "against": baseline, "primary": True}
+        add_questions(tmp_path / study, [Question(family=one, **asked) for one in families])
+    item = catalogue()["primary_answers"].item(Sources([tmp_path / "one", tmp_path / "two"]))
+    late = "against b, asked afterwards"
+    assert [*item.data["heading"]] == [f"{of}, {late}" for of in ("one", "two: main", "two: other")]
+
+
 def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_path):
     record = read_tables(CAMPAIGN.parent / "what-does-the-work")
     kept = record.runs["name"].str.fullmatch("arms-20000-(baseline|s4-r0.25)-seed1[123]")
