@@ -207,5 +207,9 @@ def _answered(arguments: list[str]) -> int:
         words, options = error.format_message(), error.ctx.command.params if error.ctx else ()
         if "extra argument" in words and any("--runs" in option.opts for option in options):
             words += "; name runs by --runs, after `tst-study import` if they are logs or a table"
+        # An argument in place of an option, or an option in place of an argument, or neither.
+        examples = (error.ctx.command.epilog or "").split("\n")[2:] if error.ctx else []
+        if examples and re.match("Missing|Got unexpected extra|No such option(?!.*mean)", words):
+            words = f"{words.rstrip('.')}; such as: {examples[0]}"
         raise UserError(f"{words} (--help shows what there is)") from None
     return status if isinstance(status, int) else 0

@@ -34,7 +34,15 @@ def eligible(runs: pd.DataFrame, pilots: bool = False) -> tuple[pd.DataFrame, li
     kept: list[int] = []
     rows = [(run, _unfit(run, pilots)) for run in rows_of(runs)]
     fit: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    named: dict[str, str] = {}
     for run, reason in rows:
+        if reason is None and not isinstance(run.get("config"), str):
+            # The fingerprint of an imported run covers its losses. Where they differ, its name and
+            # setting say that it is the same run.
+            name = str(
+                [run.get(key) for key in ("run_id", "group", "arm", "seed", "learning_rate")]
+            )
+            run["fingerprint"] = named.setdefault(name, run["fingerprint"])
         if reason is None:
             fit[run["fingerprint"]].append(run)
     for index, (run, reason) in zip(runs.index, rows, strict=True):

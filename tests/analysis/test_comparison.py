@@ -174,6 +174,19 @@ def test_a_run_recorded_twice_with_two_results_counts_as_neither(tmp_path, names
         assert f"3.1 in {tmp_path}/{names[1]}" in reason
 
 
+@pytest.mark.parametrize("other", [3.4, 3.1])
+def test_a_run_that_was_imported_twice_is_one_run(tmp_path, other):
+    for place, loss in (("a", 3.4), ("b", other)):
+        (tmp_path / place).mkdir()
+        arms = ({"loss": 3.5, "bag_size": 1}, {"loss": loss, "bag_size": 4, "step_ratio": 0.5})
+        finished(tmp_path / place, [{"seed": 0, "learning_rate": 1e-3, **arm} for arm in arms])
+    result = compared(tmp_path)
+    assert len(result.table) == (other == 3.4)
+    said = [reason for reason in reasons(result) if "counted once" not in reason]
+    assert len(said) == 2 * (other != 3.4)
+    assert all("one run with two results, 3.4 in" in reason for reason in said)
+
+
 def test_runs_of_one_seed_that_read_their_text_in_another_order_are_no_pair(tmp_path):
     write_run(tmp_path, config(0), 3.5)
     write_run(tmp_path, config(0, **TST, data_seed=7), 3.4)
