@@ -134,7 +134,7 @@ def advise(
     asked = locals() | {"runs": runs or ()}
     for name in ("write", "as_json"):
         del asked[name]
-    with waiting("comparing the planned run with the published runs and ours"):
+    with waiting("comparing the planned run with the published runs and ours", keeps=True):
         from tst_study.analysis.advice.advise import advise
 
         advice = advise(**asked)
@@ -208,7 +208,7 @@ def analyse(
             raise UserError("analyse --row: give --runs, the archive whose gains you want to send")
         print(*map(printable, evidence_rows(read_tables(runs)).splitlines()), sep="\n")
         return
-    with waiting(f"reading the runs and answering {question!r}"):
+    with waiting(f"reading the runs and answering {question!r}", keeps=True):
         from tst_study.analysis.questions import ask
 
         asked["where"] = tuple(where or ())

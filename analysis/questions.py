@@ -88,16 +88,17 @@ def ask(
         return of_paper(**options)
     if runs is None:
         return of_own(**options)
-    source = without_early_looks(read_tables(runs))
+    source = read_tables(runs)
     if source.runs.empty:
         raise UserError(source.problems[0])
     marks = dict(zip(source.runs["run_id"], source.runs["fingerprint"], strict=True))
-    kept, excluded = eligible(source.runs)
-    if kept.empty and question != "comparison":
-        reasons = pd.Series([row["reason"] for row in excluded]).value_counts()
-        raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
-    refuse_copies(source)
-    if question not in ("comparison", "mutual-information"):
+    if question != "comparison":  # `summarise` sees to the same
+        source = without_early_looks(source)
+        kept, excluded = eligible(source.runs)
+        if kept.empty:
+            reasons = pd.Series([row["reason"] for row in excluded]).value_counts()
+            raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
+        refuse_copies(source)
         beside = uncovered(source.runs, questions_of(source.roots))
         source = source.only(~source.runs["folder"].isin(beside))
     answer: Answer = of_own(source, **options)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from tst_study.analysis.tables.columns import Tables
 from tst_study.analysis.tables.source import Folders
 from tst_study.errors import UserError
 from tst_study.paper_figures.catalogue import Registered, catalogue, find
@@ -43,7 +44,7 @@ class Built:
 @pd.option_context("mode.string_storage", "python")
 @boxes_named()
 def build(
-    runs: Folders | None,
+    runs: Folders | Tables | None,
     to: Path | str,
     only: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda _: None,

@@ -102,10 +102,10 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
     mine = curves[curves["folder"].isin(runs["folder"])].astype({"folder": str})
     steps = int(first["steps"])
     held_out = _held_out(summary, runs)
-    parts = [
-        smoothed(rows, steps).assign(folder=str(folder))
-        for (folder, _, _), rows in mine.groupby(["folder", "phase", "loss_name"], sort=True)
-    ]
+    kind = ["phase", "loss_name"]
+    mine["logged"] = pd.util.hash_array(mine["step"].to_numpy())
+    mine["logged"] = mine.groupby(["folder", *kind])["logged"].transform("sum")
+    parts = [smoothed(rows, steps) for _, rows in mine.groupby([*kind, "logged"], sort=True)]
     tables = []
     logged = [rows for rows in (held_out, *parts) if len(rows)]
     if not logged:
@@ -136,19 +136,15 @@ def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
-    """Smooth the training losses of one phase of one run by a centred running mean. `steps`: the
-    length of the whole run."""
-    rows = rows.sort_values("step")
-    spacing = float(np.median(np.diff(rows["step"]))) if len(rows) > 1 else 1.0
+    """Smooth the training losses of one phase of runs that logged the same steps, each by a centred
+    running mean. `steps`: the length of the whole run."""
+    by_run = rows.pivot(index="step", columns="folder", values="loss")
+    spacing = float(np.median(np.diff(by_run.index))) if len(by_run) > 1 else 1.0
     window = max(1, round(SMOOTHING * steps / spacing))
+    means = by_run.rolling(window, center=True, min_periods=1).mean()
     is_next_token = rows["loss_name"].iloc[0] == "next_token"
-    return pd.DataFrame(
-        {
-            "quantity": "next_token" if is_next_token else "bag_loss",
-            "step": rows["step"],
-            "loss": rows["loss"].rolling(window, center=True, min_periods=1).mean(),
-        }
-    )
+    quantity = "next_token" if is_next_token else "bag_loss"
+    return means.reset_index().melt("step", value_name="loss").assign(quantity=quantity)
 
 
 def draw(

@@ -16,7 +16,7 @@ import pandas as pd
 from tst_study.analysis import published
 from tst_study.analysis.published import TASKS
 from tst_study.analysis.summary import Summary, summarise
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.source import Folders, read_tables, roots
 from tst_study.analysis.verdict.comparison import SAME
 from tst_study.analysis.wording import span
@@ -33,16 +33,17 @@ COLUMNS = ["folder", "task", "accuracy"]
 
 
 class Sources:
-    """The given runs, and what is derived from them. Published numbers are in
-    `analysis.published`."""
+    """The runs in the given folders, or in tables that were read from them, and what is derived
+    from them. Published numbers are in `analysis.published`."""
 
-    def __init__(self, runs: Folders | None) -> None:
-        self.folders = roots(runs or ())
+    def __init__(self, runs: Folders | Tables | None) -> None:
+        self._tables = runs if isinstance(runs, Tables) else None
+        self.folders = runs.roots if isinstance(runs, Tables) else roots(runs or ())
 
     @functools.cached_property
     def summary(self) -> Summary:
         """The summary of the runs; without any folder, that of an empty table."""
-        return summarise(read_tables(self.folders))
+        return summarise(self._tables or read_tables(self.folders))
 
     @functools.cached_property
     def answers(self) -> pd.DataFrame:

@@ -4,6 +4,7 @@ LaTeX. The pages of `report/` use grids and cells, too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -60,10 +61,11 @@ class Grid:
 
         return cls(title, tuple(columns), tuple(map(cells, rows)))
 
-    def is_numeric(self, place: int) -> bool:
-        """Return whether column `place` (counted from 0) has numbers; it is then aligned to the
-        right."""
-        return any(row[place].value is not None for row in self.rows)
+    @functools.cached_property
+    def numeric(self) -> set[int]:
+        """The columns (counted from 0) that have numbers; they are aligned to the right."""
+        rows = map(enumerate, self.rows)
+        return {place for row in rows for place, entry in row if entry.value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +149,7 @@ def markdown_grid(grid: Grid) -> str:
     places = range(len(grid.headings))
     lines: list[Iterable[str]] = [
         (heading or " " for heading in grid.headings),
-        ("---:" if grid.is_numeric(place) else "---" for place in places),
+        ("---:" if place in grid.numeric else "---" for place in places),
     ]
     lines += [(f"**{e.text}**" if e.best else e.text for e in row) for row in grid.rows]
     clean = (map(in_markdown, line) for line in lines)
@@ -156,7 +158,7 @@ def markdown_grid(grid: Grid) -> str:
 
 def latex_grid(grid: Grid) -> str:
     """Return a grid as a LaTeX `tabular`. A document that includes it must load booktabs."""
-    spec = "".join("r" if grid.is_numeric(place) else "l" for place in range(len(grid.headings)))
+    spec = "".join("r" if place in grid.numeric else "l" for place in range(len(grid.headings)))
     columns = [*map(printable, grid.headings)]
     words = pd.DataFrame(
         [[printable(entry.text) for entry in row] for row in grid.rows], columns=columns

@@ -374,7 +374,7 @@ def test_the_law_of_the_published_tables():
     cells, error = numbers(r"Over the (\d+) cells of Tables 4–7 it leaves (\S+) nats", METHODS)
     assert int(cells) == len(law.rows)
     assert error == f"{np.sqrt((law.rows['error'] ** 2).mean()):.4f}"
-    row = published_beside_law(law).iloc[0]
+    row = published_beside_law().iloc[0]
     assert numbers(
         r"it predicts (\S+), copying 600M ([\d.]+); the paper's Figure 3a shows (\S+), its Table 1 "
         r"([\d.]+)\.",

@@ -377,7 +377,7 @@ class _Screen:
                 "law": float(published_law().of_rows(place)[0]),
                 "null": float(nearest_gain(place, scaled=True)[0]),
                 "far": self._far(),
-                "three": next(rows_of(published_beside_law(published_law()))),
+                "three": next(rows_of(published_beside_law())),
                 "same_text_at_3b": same_text_at_3b(),
                 "most_epochs": EPOCHS,
                 "lost": run.lost(setting),

@@ -375,7 +375,7 @@ def published_runs() -> pd.DataFrame:
         place = f"{row['size']}, {big(row['tokens'])} tokens", *[row["params"]] * 2, row["tokens"]
         source = f"the paper's Table {row['table']}"
         pairs.append((*place, *ALWAYS, row["gain"], row["gain"], source))
-    for row, figure in zip(rows_of(published_beside_law(law)), ("3a", "1"), strict=True):
+    for row, figure in zip(rows_of(published_beside_law()), ("3a", "1"), strict=True):
         count, tokens = count_parameters(published.model(row["run"])), row["tokens"]
         active = f", {big(count.active)} active" if count.active < count.total else ""
         place = f"{row['run']}{active}, {big(tokens)} tokens", count.active, count.total, tokens

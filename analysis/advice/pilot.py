@@ -2,6 +2,7 @@
 before it starts, that says when to go on, when to stop, and when to add seeds; and what the
 pilot's results say about the planned run."""
 
+import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -167,8 +168,12 @@ def plan_pilot(
     pairs, least = next((pair for pair in shown if pair[1] <= wanted), shown[-1])
     runs, planned = 2 * (pairs + len(RATES)), flops_of(run, length)
 
+    @functools.cache  # three sizes and two are tried with the same factors
+    def rung(factor: float) -> Rung:
+        return _rung(run, factor, length, whole, config)
+
     def rungs(factor: float, sizes: int) -> tuple[Rung, ...]:
-        return tuple(_rung(run, factor * 2.0**-i, length, whole, config) for i in range(sizes))
+        return tuple(rung(factor * 2.0**-i) for i in range(sizes))
 
     def share(rungs: Sequence[Rung]) -> float:
         return runs * sum(rung.flops for rung in rungs) / planned

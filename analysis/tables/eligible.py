@@ -13,10 +13,14 @@ from typing import Any
 import pandas as pd
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.config.superposition_setting import SuperpositionSetting
 
 EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 """Columns of a table of runs that were left out."""
+_READ = (
+    *("run_id", "seed", "arm", "folder", "fingerprint", "exclusion", "role", "state", "message"),
+    *("step", "steps", "nats_per_token", "evaluated_step", "evaluated_phase", "annealed"),
+)
+"""Columns that `eligible` reads."""
 NOT_WHOLE = "the pilot is not whole, so its gains are not to be read yet"
 """Why the runs of a pilot with a stop rule are left out while some of them are not over."""
 SAME_LOSS = 1e-6
@@ -32,7 +36,8 @@ def eligible(runs: pd.DataFrame, pilots: bool = False) -> tuple[pd.DataFrame, li
     `pilots`: whether runs of pilot sweeps count, which is so only where sweeps are judged."""
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
-    rows = [(run, _unfit(run, pilots)) for run in rows_of(runs)]
+    read = [name for name in _READ if name in runs]
+    rows = [(run, _unfit(run, pilots)) for run in rows_of(runs[read])]
     fit: dict[str, list[dict[str, Any]]] = defaultdict(list)
     named: dict[str, str] = {}
     for run, reason in rows:
@@ -92,7 +97,7 @@ def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
     return {
         "run_id": run["run_id"],
         "seed": run["seed"],
-        "setting": SuperpositionSetting.of_row(run).label,
+        "setting": run["arm"],
         "reason": reason,
         "folder": run["folder"],
     }

@@ -59,8 +59,7 @@ def read_folders(folders: Sequence[Path]) -> Tables:
         except (UserError, OSError) as error:
             problems.append(str(error))
     names = [str(record.folder) for record in records]
-    logged = ([{**row, "moe": _text(row.get("moe"))} for row in one.metrics] for one in records)
-    curves = _long(names, logged, CURVES)
+    curves = _long(names, (record.metrics for record in records), CURVES)
     evaluations = _long(names, map(_evaluations, records), EVALUATIONS)
     return Tables.of(rows, curves, evaluations, problems)
 
@@ -73,7 +72,12 @@ def _long(
     groups = list(rows_by_run)
     codes = np.repeat(np.arange(len(names)), [len(rows) for rows in groups])
     every = [row for rows in groups for row in rows]
-    table = pd.DataFrame(every, columns=[column.name for column in columns])
+    cells: dict[str, list[Any]] = {
+        column.name: [row.get(column.name) for row in every] for column in columns
+    }
+    for column in (column for column in columns if column.kind == "json"):
+        cells[column.name] = list(map(_text, cells[column.name]))
+    table = pd.DataFrame(cells)
     folders = pd.Categorical.from_codes(codes, categories=pd.Index(names))
     table.insert(0, "folder", pd.Series(folders))
     return typed(table, columns)
@@ -160,12 +164,9 @@ def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, A
 
 
 def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:
-    by_document = ("document_losses", "document_tokens")
-    rows: list[Mapping[str, Any]] = [
-        {**row, **{name: _text(row.get(name)) for name in by_document}} for row in record.evals
-    ]
+    rows: list[Mapping[str, Any]] = [*record.evals]
     for task in record.tasks:
-        shared = {**task, "eval_set": task["data"], "details": _text(task["details"])}
+        shared = {**task, "eval_set": task["data"]}
         rows += (
             {**shared, "metric": name, "value": value, "standard_error": error}
             for name, value, error in measures(task["metrics"])

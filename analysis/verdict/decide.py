@@ -268,6 +268,10 @@ def _verdict(estimate: Estimate, contrast: Contrast) -> Verdict:
     return "no worthwhile gain" if estimate.high < smallest else "undecided"
 
 
+BLOCK = ("seed", "folder", "data_seed", "eval_set")
+"""The columns that `block` reads."""
+
+
 def block(row: Mapping[str, Any]) -> str:
     """Return the label by which runs of two arms are paired: seed, order of the text and held-out
     text. A run without a seed gets a label of its own, so that it is paired with no other."""

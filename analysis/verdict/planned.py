@@ -12,11 +12,10 @@ import pandas as pd
 
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.eligible import NOT_WHOLE
-from tst_study.analysis.verdict.decide import Contrast, block, paired
+from tst_study.analysis.verdict.decide import BLOCK, Contrast, block, paired
 from tst_study.analysis.verdict.documents import documents_of
 from tst_study.analysis.verdict.question import Question, declared, questions_of
 from tst_study.analysis.verdict.registration import asked_when
-from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.text import listed
 
@@ -252,9 +251,10 @@ def settled(gains: pd.DataFrame) -> pd.Series:
 def labelled(runs: pd.DataFrame) -> pd.DataFrame:
     """Add two columns to a run table: `block`, the label by which runs are paired, and `setting`,
     the label by which arms name a run's setting."""
-    rows = list(rows_of(runs))
-    labels = [SuperpositionSetting.of_row(row).label for row in rows]
-    columns = {"setting": labels, "block": list(map(block, rows))}
+    columns = {
+        "setting": runs["arm"].tolist(),
+        "block": list(map(block, rows_of(runs[list(BLOCK)]))),
+    }
     # Without runs the lists are empty, and pandas would take them for numbers.
     return runs.astype({"folder": str}).assign(**columns).astype(dict.fromkeys(columns, object))
 

@@ -26,7 +26,7 @@ def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
     `rows`: the status of all runs of the study. Raises `UserError`, for example if no run has a
     folder.
     """
-    from tst_study.analysis.tables.source import load
+    from tst_study.analysis.tables.source import read_tables
     from tst_study.paper_figures.build import build
     from tst_study.paper_figures.item import csv_bytes, write_bytes
 
@@ -36,10 +36,11 @@ def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
     report = root / "report"
     with disk_errors_named(report):
         report.mkdir(exist_ok=True)
-    write_bytes(report / "runs.csv", csv_bytes(load(root), numbers=None))
+    tables = read_tables(root)
+    write_bytes(report / "runs.csv", csv_bytes(tables.runs, numbers=None))
     summary, written = ["No run is over yet."], "The table of runs"
     if over:
-        summary = build(root, report, only=("study", "report")).sources.summary.lines()
+        summary = build(tables, report, only=("study", "report")).sources.summary.lines()
         written = "Tables, figures and report.html"
     text = [*summary, "", f"{len(over)} runs over, {len(missing)} missing"]
     text += [f"  {row.run_id}: {row.state} {row.message}".rstrip() for row in missing]

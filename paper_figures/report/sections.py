@@ -200,7 +200,7 @@ def runs(summary: Summary, to: Path) -> Grid:
     columns: dict[str, Callable[[Row], Entry | str]] = {
         "run": link,
         "held-out loss": lambda row: number_entry(row["nats_per_token"], 4),
-        "setting": lambda row: SuperpositionSetting.of_row(row).label,
+        "setting": lambda row: row["arm"],
         "seed": lambda row: number_entry(row["seed"]),
         "learning rate": lambda row: number_as(row["learning_rate"] or math.nan, "{:g}".format),
         "steps": lambda row: number_entry(row["steps"]),

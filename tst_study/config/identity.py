@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from tst_study.config.keys import sections_of
 from tst_study.config.phase_plan import plan_phases
-from tst_study.config.schema import RIVALS, AddedLater, Config, to_dict
+from tst_study.config.schema import RIVALS, Config, added_later, to_dict
 from tst_study.config.superposition_setting import ABLATIONS
 from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import weight_rows
@@ -162,11 +162,9 @@ def _superposition(values: dict[str, Any], schedule: dict[str, Any]) -> dict[str
 
 def _without_later_defaults(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
     """Leave out each key marked `AddedLater` whose value is the default of its mark."""
-    kept, sections = {}, sections_of(kind)
+    kept, sections, later = {}, sections_of(kind), added_later(kind)
     for key, value in values.items():
-        field = kind.model_fields.get(key)
-        later = [mark for mark in field.metadata if isinstance(mark, AddedLater)] if field else []
-        if any(value == mark.default for mark in later):
+        if key in later and value == later[key].default:
             continue
         if isinstance(value, Mapping) and key in sections:
             value = _without_later_defaults(value, sections[key])

@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -660,17 +661,23 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         raise UserError(f"{source}: {problem_of(Config, error)}") from None
 
 
+@cache
+def added_later(kind: type[BaseModel]) -> dict[str, AddedLater]:
+    """Return the marks of a section's keys that were added later, by key."""
+    marks = ((key, mark) for key, field in kind.model_fields.items() for mark in field.metadata)
+    return {key: mark for key, mark in marks if isinstance(mark, AddedLater)}
+
+
 def of_record(config: Mapping[str, Any], kind: type[BaseModel] = Config) -> dict[str, Any]:
     """Return a recorded config, or a section of it, with the keys that a config has today.
 
     Keys that were added after the run was recorded get the value of their `AddedLater` mark, which
     may differ from the key's default. Keys that have been removed since are left out.
     """
-    kept = {key: value for key, value in config.items() if key in kind.model_fields}
-    for key, field in kind.model_fields.items():
-        for mark in field.metadata:
-            if isinstance(mark, AddedLater):
-                kept.setdefault(key, mark.default)
+    keys = kind.model_fields
+    kept = {key: value for key, value in config.items() if key in keys}
+    for key, mark in added_later(kind).items():
+        kept.setdefault(key, mark.default)
     for key, section in sections_of(kind).items():
         if isinstance(kept.get(key), Mapping):
             kept[key] = of_record(kept[key], section)

@@ -1,6 +1,7 @@
 """The answer of `tst-study analyse law`: the law of superposition fitted to the paper's Tables 4–7,
 or to the user's runs, with its errors beside those of simpler predictions (`held_out`)."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def law_answer(target: Target | None = None) -> Answer:
     """
     law = published_law()
     tables, sentences = _described(law, target)
-    tables["Runs that were not fitted: gains at equal steps, nats"] = published_beside_law(law)
+    tables["Runs that were not fitted: gains at equal steps, nats"] = published_beside_law()
     return Answer(
         "law",
         tables,
@@ -177,8 +178,10 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
     }
 
 
-def published_beside_law(law: Law) -> pd.DataFrame:
-    """Compare the law with the published runs at 3B and 10B-A1B, which it was not fitted to.
+@functools.cache
+def published_beside_law() -> pd.DataFrame:
+    """Compare the published law with the published runs at 3B and 10B-A1B, to which it was not
+    fitted.
 
     The table has a row for each of the two. Columns: run, tokens (latent), bag_size, step_ratio,
     and four gains over a baseline of equal steps, nats per token: `law`; `copied`, which is copied
@@ -190,6 +193,7 @@ def published_beside_law(law: Law) -> pd.DataFrame:
     Chinchilla's data term says how much higher such a baseline would end than the published one of
     125,000 steps. A step of the mixture has 8M (2²³) tokens.
     """
+    law = published_law()
     ends = published.curves().sort_values("step").groupby(["panel", "run"])["loss"].last()
     table = published.headline_runs().set_index(["params", "method", "total_steps"])["final_loss"]
     three, mixture = table["3B"], table["10B-A1B"]
