@@ -47,17 +47,13 @@ def environment() -> dict[str, str]:
 
 
 def call(
-    *command: str,
-    pass_fds: Sequence[int] = (),
-    standard_input: str = "",
-    seconds: float | None = None,
+    *command: str, pass_fds: Sequence[int] = (), standard_input: str = "", seconds: float = SECONDS
 ) -> str:
     """Run a program of Slurm and return its standard output.
 
     Raises `SlurmError` if the program is missing or fails, and its subclasses `LimitError`, and
-    `NoAnswerError` if it may succeed later or takes more than `seconds` (by default `SECONDS`).
+    `NoAnswerError` if it may succeed later or takes more than `seconds`.
     """
-    seconds = SECONDS if seconds is None else seconds
     if shutil.which(command[0]) is None:
         raise SlurmError(
             f"{command[0]}: not on the PATH; submit on a login node of a Slurm cluster"

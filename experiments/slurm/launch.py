@@ -41,8 +41,8 @@ ASK_SECONDS = 600.0
 KILL_SECONDS = 60.0
 """Seconds to wait until Slurm ends this job after it has put the job back into the queue."""
 ADD_TO_PATH = "add its folder to PATH in `setup` of slurm.toml"
-MEMORY = r"(?i)oom.kill|out of memory|exceeded .*memory limit"
-"""A pattern of Slurm's words about a step that was killed for its memory."""
+MEMORY = "Out Of Memory"
+"""What srun says of a task that was killed because its job has no more memory."""
 
 
 def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence[str]) -> int:
@@ -61,8 +61,7 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
     if cancel_mark(folder).exists():  # its job was still in the queue
         return Exit.PREEMPTED
     if shutil.which(command[0]) is None:
-        node = os.uname().nodename
-        give_up(folder, f"srun: not on the PATH of node {node}; {ADD_TO_PATH}")
+        give_up(folder, f"srun: not on the PATH of node {os.uname().nodename}; {ADD_TO_PATH}")
         return Exit.FAILED
     before = last_checkpoint(folder)
     with insist(lambda: open(folder / "job" / "srun.txt", "wb"), PATIENCE, OSError) as errors:
@@ -80,7 +79,8 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
         _check_may_requeue(job, folder)
         if ended != str(Exit.HELD.value):
             launches = insist(lambda: counted(folder, before, words), PATIENCE, DiskAwayError)
-            if why := given_up(launches.idle, retries, words):
+            # With as much memory as before, the next launch would end in the same way.
+            if why := given_up(launches.idle, 0 if MEMORY in words else retries, words):
                 if ranks.poll() is None:  # ranks that are still running would overwrite the status
                     call("scancel", "--signal=KILL", job)
                 give_up(folder, why)
@@ -125,13 +125,15 @@ def _end(folder: Path, status: int) -> tuple[str, str]:
     with suppress(FileNotFoundError):
         ended = (folder / "job" / "ended").read_text().strip()
     # srun names the tasks that ended badly, in the order in which they did.
-    match = re.search(r"^srun: error: ([^ ]*: tasks? .*)", errors, re.MULTILINE)
-    words = match[1] if match else f"status {status}"
-    is_memory = re.search(MEMORY, errors)
-    if is_memory or words.endswith(": Killed"):
-        given = os.environ.get("SLURM_MEM_PER_NODE", "")
-        now = f", now {int(given) / 1024:.3g}" if given.isdecimal() else ""
-        words += f", for its memory{': raise' if is_memory else '? Raise'} memory_gb{now}"
+    told = re.findall(r"^srun: error: ([^ ]*: tasks? .*)", errors, re.MULTILINE)
+    words = next((line for line in told if MEMORY in line), (*told, f"status {status}")[0])
+    if words.endswith((MEMORY, ": Killed")):
+        words += ": raise memory_gb" if MEMORY in words else ", for its memory? Raise memory_gb"
+        cpus, per_cpu = (
+            os.environ.get(f"SLURM_{it}", "0") for it in ("CPUS_ON_NODE", "MEM_PER_CPU")
+        )
+        megabytes = int(os.environ.get("SLURM_MEM_PER_NODE", int(cpus) * int(per_cpu)))
+        words += f", now {megabytes / 1024:.3g}" * bool(megabytes)
     if ended == words.rpartition(" ")[2] == str(Exit.PREEMPTED.value):
         words = "stopped by a signal"
     return ended, words

@@ -4,6 +4,7 @@ nobody is logged in."""
 import shutil
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +31,8 @@ JOBS_PER_CALL = 200
 
 
 class Slurm:
-    """A `Launcher` (`experiments.launcher`). It reads the cluster's profile only when runs are
-    planned or submitted, so that the other commands need none."""
+    """A `Launcher` (`experiments.launcher`). Only planning and submitting runs need the cluster's
+    profile. The other commands do without it if it is missing or wrong."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -42,6 +43,13 @@ class Slurm:
         profile = load_profile(self._options.profile)
         parallel = self._options.parallel
         return profile.model_copy(update={"parallel": parallel}) if parallel else profile
+
+    @property
+    def _seconds(self) -> float:
+        """The time in which Slurm's programs must answer; 0 if no profile says it."""
+        with suppress(UserError, OSError):
+            return self.profile.answer_seconds if usual_place() else 0.0
+        return 0.0
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Prepare the text, queue the wanted runs, and return without waiting for them.
@@ -81,22 +89,18 @@ class Slurm:
 
         Raises `SlurmError` if Slurm does not answer.
         """
-        found = submission.known_jobs(root)
+        found = submission.known_jobs(root, self._seconds)
         found.pop(follow_up.RUN, None)
-
-        def told(run: str, job: Job) -> Job:
+        for run, job in found.items():
             owner = f"job {job.id} of {job.owner}" if job.owner else ""
             words = filter(None, (owner, job.remark, remark(root / run)))
-            return replace(job, remark="; ".join(words))
-
-        return {run: told(run, job) for run, job in found.items()}
+            found[run] = replace(job, remark="; ".join(words))
+        return found
 
     def hint(self, root: Path, waiting: Collection[str]) -> str:
         """Say how to submit runs that wait for somebody to do so."""
-        if not (root / submission.FOLDER).is_dir():
-            return ""
         try:
-            jobs = submission.known_jobs(root)
+            jobs = submission.known_jobs(root, self._seconds)
         except SlurmError:
             return ""
         own, command = jobs.get(follow_up.RUN), follow_up.command_of(root)
@@ -112,12 +116,12 @@ class Slurm:
         cancelled. Each run is first marked as cancelled, so that nothing requeues it. Jobs of
         others are left alone. Raises `SlurmError` if Slurm does not answer.
         """
-        active = [(r, job) for r, job in submission.tasks(root) if job.is_active and wanted(r)]
-        own = [(run, job.id) for run, job in active if not job.owner]
+        jobs = [(run, job) for run, job in submission.tasks(root, self._seconds) if wanted(run)]
+        own = [(run, job.id) for run, job in jobs if job.is_active and not job.owner]
         runs = {run for run, _ in own if run != follow_up.RUN}
         for run in runs:
             cancel_mark(root / run).touch()
-        seconds = max((each.origin.seconds for each in submission.all_of(root)), default=None)
+        seconds = max([self._seconds, *(each.origin.seconds for each in submission.all_of(root))])
         for start in range(0, len(own), JOBS_PER_CALL):
             ids = (id for _, id in own[start : start + JOBS_PER_CALL])
             call("scancel", *ids, seconds=seconds)

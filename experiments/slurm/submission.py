@@ -146,7 +146,8 @@ def submit(submission: Submission, script: str, lock: int, seconds: float = SECO
     folder = submission.folder
     folder.mkdir(parents=True)
     (folder / "script.sh").write_text(script, encoding="utf8")
-    origin = Origin(getpass.getuser(), os.getuid(), cluster_name(seconds), seconds)
+    cluster = settings(seconds).get("ClusterName", "")
+    origin = Origin(getpass.getuser(), os.getuid(), cluster, seconds)
     write_json(folder / "origin.json", asdict(origin))
     if submission.waits:
         write_json(folder / "waits.json", submission.waits)
@@ -158,7 +159,7 @@ def submit(submission: Submission, script: str, lock: int, seconds: float = SECO
         job = answer.strip().rpartition("\n")[2].partition(";")[0]
     except SlurmError:
         # Slurm may have accepted the job although its answer was lost.
-        job = _array_of(submission, in_the_queue([submission]))
+        job = _array_of(submission, in_the_queue([submission], seconds))
         if not job:
             raise
     write_json(folder / "job.json", {"job": job})
@@ -190,12 +191,12 @@ def release(submission: Submission, *, again: bool = False) -> None:
     path.unlink()
 
 
-def cluster_name(seconds: float = SECONDS) -> str:
-    """The name of the cluster that Slurm's programs ask here; empty if they do not say it."""
+def settings(seconds: float = SECONDS) -> dict[str, str]:
+    """The settings of the cluster that Slurm's programs ask here; empty if they do not say them."""
     with suppress(SlurmError):
         text = call("scontrol", "show", "config", seconds=seconds)
-        return "".join(re.findall(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE))
-    return ""
+        return dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))
+    return {}
 
 
 def all_of(root: Path) -> list[Submission]:
@@ -208,24 +209,26 @@ def all_of(root: Path) -> list[Submission]:
     ]
 
 
-def tasks(root: Path) -> Iterator[tuple[str, Job]]:
+def tasks(root: Path, seconds: float = 0.0) -> Iterator[tuple[str, Job]]:
     """Yield every run id of every submission of a study, oldest submission first, with its job. A
     submission without runs, whose job submits runs (`follow_up`), has the run id "".
 
     Submissions without a job id, such as those that never reached the queue, are left out. If the
     submitting process was killed after `sbatch`, the job id is looked up in the queue and recorded
     now. Slurm is asked only if there are submissions. A job that it no longer knows counts as
-    ended, unless it was submitted to another cluster, which cannot be asked from here. Raises
-    `SlurmError` if Slurm does not answer.
+    ended, unless it was submitted to another cluster, which cannot be asked from here, or is
+    another user's and jobs are private. `seconds`: the time in which Slurm must answer, if that is
+    more than at the submission. Raises `SlurmError` if Slurm does not answer.
     """
     submissions = all_of(root)
-    known = in_the_queue(submissions) if submissions else {}
+    seconds = max([seconds, *(each.origin.seconds for each in submissions)])
+    known = in_the_queue(submissions, seconds) if submissions else {}
     names = {submission.folder.name for submission in submissions}
     open_ = (run for each in submissions for run in each.runs if not is_over(root / run))
     if names.isdisjoint(name for name, _ in known) and any(open_):
         time.sleep(SECOND_LOOK)
-        known = in_the_queue(submissions)
-    here = ""
+        known = in_the_queue(submissions, seconds)
+    here: dict[str, str] = {}
     for submission in submissions:
         id, origin = submission.job_id, submission.origin
         if id is None and (id := _array_of(submission, known)):
@@ -234,18 +237,19 @@ def tasks(root: Path) -> Iterator[tuple[str, Job]]:
         for place, run in enumerate((submission.runs or ("",)) if id else ()):
             job = known.get((submission.folder.name, place))
             if job is None and origin.cluster:
-                here = here or cluster_name(origin.seconds)
-                if here and origin.cluster != here:
-                    owner = f"{origin.user} on {origin.cluster}"
+                here = here or settings(seconds)
+                is_away = here.get("ClusterName", origin.cluster) != origin.cluster
+                owner = f"{origin.user} on {origin.cluster}" if is_away else owner
+                if is_away or (owner and "jobs" in here.get("PrivateData", "")):
                     job = Job(f"{id}_{place}", "queued")
             yield run, replace(job or Job(f"{id}_{place}", "ended"), owner=owner)
 
 
-def known_jobs(root: Path) -> dict[str, Job]:
+def known_jobs(root: Path, seconds: float = 0.0) -> dict[str, Job]:
     """The job of each run that ever had one, by run id: its active job if it has one, else the job
     of its last submission. Raises `SlurmError` if Slurm does not answer."""
     jobs: dict[str, Job] = {}
-    for run, job in tasks(root):
+    for run, job in tasks(root, seconds):
         if run not in jobs or job.is_active or not jobs[run].is_active:
             jobs[run] = job
     return jobs
@@ -258,15 +262,13 @@ def _array_of(submission: Submission, known: dict[Key, Job]) -> str:
     return next(there, "").partition("_")[0]
 
 
-def in_the_queue(submissions: Sequence[Submission] = ()) -> dict[Key, Job]:
-    """Return all jobs that this package submitted for this user, and for those of the submissions,
-    if the controller still remembers them, which includes jobs that ended recently.
+def in_the_queue(of: Sequence[Submission] = (), seconds: float = SECONDS) -> dict[Key, Job]:
+    """Return all jobs that this package submitted for this user, and for those of the submissions
+    `of`, if the controller still remembers them, which includes jobs that ended recently.
 
     Raises `SlurmError` if the controller does not answer.
     """
-    origins = [each.origin for each in submissions]
-    users = {os.getuid(), *(origin.number for origin in origins)}
-    seconds = max((origin.seconds for origin in origins), default=SECONDS)
+    users = {os.getuid(), *(each.origin.number for each in of)}
     out = call("squeue", "--noheader", "--array", "--states=all",
                f"--user={','.join(map(str, sorted(users)))}", "--format=%F|%K|%T|%r|%k",
                seconds=seconds)  # fmt: skip

@@ -110,7 +110,7 @@ class Submitted(Needs):
                 "again when it is done"
             )
         if self.largest:
-            text.append(f"Slurm takes no larger arrays; say array = {self.largest} in slurm.toml")
+            text.append(f"Slurm refused larger arrays; say array = {self.largest} in slurm.toml")
         if self.refused:
             missing = len(self.open) - len(self.new) - len(self.blocked)
             room = isinstance(self.refused, LimitError)
@@ -140,16 +140,17 @@ def submit_to_slurm(
     with nullcontext(-1) if dry else submission_lock(root) as lock:
         decided = planning.decided()
         runs = [run for run in decided if wanted(run)]
-        jobs = known_jobs(root) if asks else {}
+        jobs = known_jobs(root, profile.answer_seconds) if asks else {}
         had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
         if not all(map(is_over, had)):  # look again before these runs get another job
             time.sleep(SECOND_LOOK)
-            jobs = known_jobs(root)
+            jobs = known_jobs(root, profile.answer_seconds)
         result = Submitted(dry=dry, undecided=max(0, len(planning.whole()) - len(decided)))
         result.sort(runs, jobs, only_new=options.top_up)
         theirs = [jobs[run.run_id] for run in result.adopted if run.run_id in jobs]
         result.others = sorted({f"jobs of {job.owner}" for job in theirs if job.owner})
-        held = {job.id.partition("_")[0] for job in jobs.values() if job.is_active}
+        own = (job for job in jobs.values() if job.is_active and not job.owner)
+        held = {job.id.partition("_")[0] for job in own}
         for earlier in [] if dry else submission.all_of(root):
             if earlier.job_id in held:  # the command that submitted it may have been killed
                 submission.release(earlier, again=True)
@@ -180,17 +181,16 @@ def submit_to_slurm(
                         standard_input=script,
                         seconds=profile.answer_seconds,
                     )
-            except LimitError as error:
-                shutil.rmtree(array.folder, ignore_errors=True)
-                if len(members) > 1 and WAITS not in str(error):  # there may be room for fewer
-                    size = len(members) // 2
+            except SlurmError as error:
+                is_limit = isinstance(error, LimitError)
+                if is_limit:
+                    shutil.rmtree(array.folder, ignore_errors=True)
+                elif not result.arrays:
+                    raise
+                if is_limit and len(members) > 1 and WAITS not in str(error):
+                    size = len(members) // 2  # there may be room for fewer
                     result.largest = size if ARRAY in str(error) else result.largest
                     continue
-                result.refused = error
-                break
-            except SlurmError as error:
-                if not result.arrays:
-                    raise
                 result.refused = error
                 break
             waits = f", after {before.replace('after', '').split(':', 1)[-1]}" if before else ""

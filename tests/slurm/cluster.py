@@ -20,6 +20,10 @@ from tst_study.process.local_ranks import free_port
 
 CPUS, GPUS, MEMORY = 8, 4, 16_000
 START_SECONDS = 30
+CGROUPS = Path("/sys/fs/cgroup/memory")
+LIMITS_MEMORY = os.access(CGROUPS / "cgroup.procs", os.W_OK)
+"""Whether this process may limit the memory of jobs, as the root of a system with control groups of
+version 1 may."""
 
 
 class Cluster:
@@ -30,10 +34,11 @@ class Cluster:
 
     def __init__(self) -> None:
         """Started. Raises `RuntimeError`."""
-        self.prefix = programs()
         # Short: Slurm's sockets lie below.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
         self.folder.chmod(0o755)
+        # Other users, too, may call them there.
+        self.prefix = shutil.copytree(programs(), self.folder / "programs", symlinks=True)
         self.nodes = [f"127.0.0.{number + 1}" for number in range(4)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = [free_port() for _ in ("slurmctld", *self.nodes)]
@@ -65,9 +70,8 @@ class Cluster:
             time.sleep(0.1)
 
     def start_controller(self) -> None:
-        self._spawn(
-            "slurmctld", "-D", *(["-i"] if not any((self.folder / "state").iterdir()) else [])
-        )
+        is_first = not any((self.folder / "state").iterdir())
+        self._spawn("slurmctld", "-D", *["-i"] * is_first)
 
     def start_node(self, node: str) -> None:
         (self.folder / "spool" / node).mkdir(exist_ok=True)
@@ -107,6 +111,10 @@ class Cluster:
         for process in _processes_of(self.folder):
             _signal(process, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
+        for folder, *_ in os.walk(CGROUPS, topdown=False):
+            if "/slurm_127.0.0." in folder:
+                with suppress(OSError):  # in use by a cluster beside this one
+                    os.rmdir(folder)
 
     def run(self, *command: str) -> str:
         done = subprocess.run(
@@ -135,16 +143,8 @@ class Cluster:
         folder.chmod(0o711)
         (folder / "key").write_bytes(os.urandom(1024))
         (folder / "key").chmod(0o600)
-        self._spawn(
-            "munged",
-            "--foreground",
-            "--force",
-            f"--key-file={folder}/key",
-            f"--socket={folder}/socket",
-            f"--pid-file={folder}/pid",
-            f"--log-file={folder}/log",
-            f"--seed-file={folder}/seed",
-        )
+        files = (f"--{name}-file={folder}/{name}" for name in ("key", "pid", "log", "seed"))
+        self._spawn("munged", "--foreground", "--force", f"--socket={folder}/socket", *files)
         _wait_for(folder / "socket")
 
     def _write_configuration(self) -> None:
@@ -152,6 +152,8 @@ class Cluster:
             (self.folder / "devices" / f"gpu{gpu}").symlink_to("/dev/null")
         gpus = f"Name=gpu Type=a100 File={self.folder}/devices/gpu[0-{GPUS - 1}]\n"
         (self.folder / "gres.conf").write_text(gpus)
+        limits = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\n"
+        (self.folder / "cgroup.conf").write_text(limits)
         controller, *ports = self._ports
         host = socket.gethostname().split(".")[0]
         values = {
@@ -171,13 +173,13 @@ class Cluster:
             "SlurmdPidFile": f"{self.folder}/spool/%n.pid",
             "SlurmctldLogFile": f"{self.folder}/log/slurmctld.log",
             "SlurmdLogFile": f"{self.folder}/log/%n.log",
-            # CPUs, memory and GPUs are book-keeping: nothing is bound or limited.
+            # CPUs and GPUs are book-keeping: nothing is bound or limited but memory.
             "ProctrackType": "proctrack/linuxproc",
-            "TaskPlugin": "task/none",
+            "TaskPlugin": f"task/{'cgroup' if LIMITS_MEMORY else 'none'}",
             "SlurmdParameters": "config_overrides",
             "SelectType": "select/cons_tres",
             "SelectTypeParameters": "CR_Core_Memory",
-            "DefMemPerCPU": 100,
+            "DefMemPerCPU": 1000,
             "GresTypes": "gpu",
             "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
             "PropagateResourceLimits": "NONE",
@@ -200,17 +202,16 @@ class Cluster:
             f"Gres=gpu:a100:{GPUS} State=UNKNOWN"
             for node, port in zip(self.nodes, ports, strict=True)
         ]
-        lines += [
-            "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=5 "
-            "PreemptMode=OFF",
-            "PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE "
-            "GraceTime=20",
-            "PartitionName=high Nodes=ALL MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF",
+        partitions = {
+            "main": "5 PreemptMode=OFF Default=YES",
+            "low": "1 PreemptMode=REQUEUE GraceTime=20",
+            "high": "9 PreemptMode=OFF",
             # As the example profiles call them.
-            *(
-                f"PartitionName={name} Nodes=ALL MaxTime=INFINITE PriorityTier=5 PreemptMode=OFF"
-                for name in ("gpu", "batch")
-            ),
+            **dict.fromkeys(("gpu", "batch"), "5 PreemptMode=OFF"),
+        }
+        lines += [
+            f"PartitionName={name} Nodes=ALL MaxTime=INFINITE PriorityTier={how}"
+            for name, how in partitions.items()
         ]
         (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
 

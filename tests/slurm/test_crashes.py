@@ -6,7 +6,7 @@ from threading import Timer
 
 import pytest
 
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import LIMITS_MEMORY, Cluster
 from tests.slurm.conftest import entered, profile
 from tests.slurm.test_launching import (
     at,
@@ -18,6 +18,7 @@ from tests.slurm.test_launching import (
     wait_for_end,
     wait_until,
 )
+from tests.slurm.test_without_a_cluster import says
 from tests.tiny_runs import tiny
 from tst_study import file_lock
 from tst_study.experiments.launches import remark
@@ -44,10 +45,14 @@ def held(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @fake
 @pytest.mark.usefixtures("held")  # which begins here, beside this
-def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_path):
-    """Two retries are allowed; one run is requeued five times, with a new checkpoint each time."""
+def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(cluster, tmp_path):
+    """Two retries are allowed; one run is requeued five times, with a new checkpoint each time. The
+    first answer of the controller is lost."""
     study = seeded("hops_5", "crash_2", "stuck", "fail", "bug", "good")
-    submit(study, tmp_path, profile(retries=2))
+    lost = f"mkdir {tmp_path}/lost 2>&- && echo Zero Bytes were transmitted or received >&2"
+    says(tmp_path / "scontrol", f'{lost} && exit 1; exec {cluster.prefix}/usr/bin/scontrol "$@"')
+    setup = (*profile().setup, f"PATH={tmp_path}:$PATH")
+    submit(study, tmp_path, profile(retries=2, setup=setup))
     wanted = ("in a row without a new checkpoint: 1", "last: stopped by a signal")
     wait_until(lambda: any(all(w in row.message for w in wanted) for row in rows(study, tmp_path)))
     wait_for_end(tmp_path)
@@ -71,14 +76,24 @@ def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_pa
 
 
 @fake
+@pytest.mark.skipif(not LIMITS_MEMORY, reason="needs control groups of version 1, as root")
+def test_a_job_without_memory_enough_is_given_up_and_its_limit_named(tmp_path):
+    submit(seeded("hungry_400"), tmp_path, profile(resources=Resources(memory_gb=0.2)))
+    wait_for_end(tmp_path)
+    (row,) = rows(seeded("hungry_400"), tmp_path)
+    assert (row.state, launches(tmp_path)) == ("failed", {"hungry_400": 1})
+    assert "task 0: Out Of Memory: raise memory_gb, now 0.2" in row.message
+
+
+@fake
 def test_a_dead_rank_takes_its_job_down_and_the_job_comes_back(tmp_path):
     (tmp_path / "kill_a_rank").touch()
-    two = Resources(time="10", nodes=2, tasks_per_node=1)
+    two = Resources(time="10", nodes=2, tasks_per_node=1, cpus_per_task=2)
     submit(seeded("seconds_4"), tmp_path, profile(resources=two))
     wait_for_end(tmp_path)
     assert (state(tmp_path, "seconds_4"), launches(tmp_path)) == ("done", {"seconds_4": 2})
     (folder,) = tmp_path.glob("seconds_4-*")
-    assert ": task 1: Killed, for its memory? Raise memory_gb" in remark(folder)
+    assert ": task 1: Killed, for its memory? Raise memory_gb, now 1.95" in remark(folder)
 
 
 def test_a_run_that_is_held_is_waited_for(held):

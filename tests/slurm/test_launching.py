@@ -78,7 +78,7 @@ def test_arrays_are_as_large_as_slurm_takes_them(tmp_path, monkeypatch):
     how = profile(sbatch={"begin": "now+1hour"}, array=5000)
     done = submit(more, tmp_path, how)
     assert (len(done.adopted), len(done.new), len(done.arrays)) == (1000, 1100, 2)
-    assert "Slurm takes no larger arrays; say array = 550 in slurm.toml" in done.lines()
+    assert "Slurm refused larger arrays; say array = 550 in slurm.toml" in done.lines()
     assert len(cancel_runs(tmp_path, "")) == 2100
     wait_for_end(tmp_path)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.test_launching import ROOT, rows, submit, wait_for_end, wait_until
+from tests.slurm.test_without_a_cluster import says
 from tests.tiny_runs import assert_same_run, logged_step, run, tiny
 from tst_study.config.schema import to_toml
 from tst_study.data.manifest import read_manifest
@@ -104,8 +105,7 @@ def test_a_study_from_text_to_report(cluster, tmp_path):
 def test_the_array_of_the_documents_prepares_what_one_process_prepares(cluster, tmp_path):
     """`docs/data.md` with other names, 4 shards and without the hours."""
     command = tmp_path / "tst-study"  # the interpreter's own path may have a space in it
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tst_study "$@"\n')
-    command.chmod(0o755)
+    says(command, f'exec {shlex.quote(sys.executable)} -m tst_study "$@"')
     (line,) = re.findall("^sbatch .*", (ROOT / "docs" / "data.md").read_text(), re.MULTILINE)
     for ours, here in {
         "=1-64 ": "=1-4 ",

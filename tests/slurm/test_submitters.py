@@ -1,10 +1,12 @@
 """Submit commands that are killed: each run is started once and none is lost."""
 
+import getpass
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,51 +14,53 @@ import pytest
 from tests.experiments.fake_training import config, study_of
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
+from tests.slurm.test_without_a_cluster import says
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import rows_below
+from tst_study.experiments.study import Study
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 NAMES = ("a", "b", "seconds_0.2")
 FORK = multiprocessing.get_context("fork")
 
 
-def dying(real: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
-    def called(*arguments: Any, **more: Any) -> Any:
-        if when(*arguments):
+def forked(do: Callable[[], object]) -> int | None:
+    process = FORK.Process(target=do)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+DEATHS: dict[str, tuple[str, Callable[..., bool]]] = {
+    "before sbatch": ("call", lambda *words: words[0] == "sbatch"),
+    "behind sbatch": ("write_json", lambda path, *content: path.name == "job.json"),
+    "with a held array": ("call", lambda *words: words[1] == "release"),
+}
+"""The function of `submission` that a submit command begins as it is killed, and with what."""
+
+
+def submit_and_die(when: str, study: Study, root: Path) -> None:
+    name, is_last = DEATHS[when]
+    real = getattr(submission, name)
+
+    def dying(*arguments: Any, **more: Any) -> Any:
+        if is_last(*arguments):
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*arguments, **more)
 
-    return called
-
-
-def die_before_sbatch() -> None:
-    submission.call = dying(submission.call, lambda *words: words[0] == "sbatch")  # type: ignore[assignment]
-
-
-def die_behind_sbatch() -> None:
-    is_job = lambda path, *content: path.name == "job.json"  # noqa: E731
-    submission.write_json = dying(submission.write_json, is_job)  # type: ignore[assignment]
-
-
-def die_with_a_held_array() -> None:
-    submission.call = dying(submission.call, lambda *words: words[1] == "release")  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize(
-    ("prepare", "new"), [(die_before_sbatch, 3), (die_behind_sbatch, 0)], ids=["before", "behind"]
-)
-def test_a_killed_submitter_loses_no_run_and_its_jobs_are_adopted(cluster, tmp_path, prepare, new):
     def killed() -> None:
-        prepare()
-        submit(seeded(*NAMES), tmp_path)
+        setattr(submission, name, dying)
+        submit(study, root)
 
-    process = FORK.Process(target=killed)
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
+    assert forked(killed) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("when", "new"), [("before sbatch", 3), ("behind sbatch", 0)])
+def test_a_killed_submitter_loses_no_run_and_its_jobs_are_adopted(cluster, tmp_path, when, new):
+    submit_and_die(when, seeded(*NAMES), tmp_path)
     (intent,) = submission.all_of(tmp_path)
     assert intent.job_id is None
     done = submit(seeded(*NAMES), tmp_path)
@@ -68,15 +72,7 @@ def test_a_killed_submitter_loses_no_run_and_its_jobs_are_adopted(cluster, tmp_p
 
 def test_an_array_that_a_killed_submitter_left_held_is_let_go(cluster, tmp_path):
     branches = [config(f"a{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
-
-    def killed() -> None:
-        die_with_a_held_array()
-        submit(study_of(*branches), tmp_path)
-
-    process = FORK.Process(target=killed)
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
+    submit_and_die("with a held array", study_of(*branches), tmp_path)
     assert len(submit(study_of(*branches), tmp_path).adopted) == 3
     wait_for_end(tmp_path)
     assert set(launches(tmp_path).values()) == {1}
@@ -87,9 +83,7 @@ def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(cluster, tmp
     """The answer comes a second after the first command was killed."""
     slow = tmp_path / "slow" / "sbatch"
     slow.parent.mkdir()
-    real = f"{cluster.prefix}/usr/bin/sbatch"
-    slow.write_text(f'#!/bin/sh\ntouch {tmp_path}/asked\nsleep 1\nexec {real} "$@"\n')
-    slow.chmod(0o755)
+    says(slow, f'touch {tmp_path}/asked; sleep 1; exec {cluster.prefix}/usr/bin/sbatch "$@"')
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     root = tmp_path / "runs"
     submitter = FORK.Process(target=submit, args=(seeded(*NAMES), root))
@@ -108,7 +102,7 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
 ):
     """A file system on which the study's lock does not reach the other login node."""
     monkeypatch.setattr("fcntl.flock", lambda *arguments: None)
-    monkeypatch.setattr("tst_study.experiments.slurm.submit.known_jobs", lambda root: {})
+    monkeypatch.setattr("tst_study.experiments.slurm.submit.known_jobs", lambda *of: {})
     for _ in range(2):
         assert len(submit(seeded(*NAMES), tmp_path).new) == 3
     wait_for_end(tmp_path)
@@ -116,25 +110,31 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_jobs_of_another_user_are_named_adopted_and_left(cluster, tmp_path, capsys):
-    study, root = seeded(*NAMES), tmp_path / "shared"
-    real = submission.call
+def test_jobs_of_another_user_are_named_adopted_and_left(cluster, monkeypatch):
+    """Also where Slurm shows nobody the jobs of others."""
+    monkeypatch.setattr(submission, "SECOND_LOOK", 0.0)
+    study, root, owner = seeded(*NAMES), cluster.folder / "shared", getpass.getuser()
 
-    def call(*words: str, **more: Any) -> str:
-        return real(*words[:1], *["--uid=65534"] * (words[0] == "sbatch"), *words[1:], **more)
+    def look() -> None:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        assert {row.state for row in rows_below(root)} == {"queued"}
+        assert all(f"of {owner}" in row.message for row in rows_below(root))
+        done = submit(study, root)
+        assert (len(done.new), len(done.adopted), done.others) == (0, 3, [f"jobs of {owner}"])
+        assert cancel_runs(root, "") == []
 
-    with pytest.MonkeyPatch.context() as nobody:
-        nobody.setattr(submission, "call", call)
-        nobody.setattr(os, "getuid", lambda: 65534)
-        nobody.setattr(submission.getpass, "getuser", lambda: "nobody")
-        submit(study, root, profile(sbatch={"begin": "now+1hour"}))
-    assert {row.state for row in rows_below(root)} == {"queued"}
-    assert all("of nobody" in row.message for row in rows_below(root))
-    done = submit(study, root)
-    assert (len(done.new), len(done.adopted), done.others) == (0, 3, ["jobs of nobody"])
-    assert cancel_runs(root, "") == []
-    assert capsys.readouterr().err.count("left alone: ") == 3
-    cluster.run("scancel", "--user=nobody")
+    umask = os.umask(0)
+    submit(study, root, profile(sbatch={"begin": "now+1hour"}))
+    os.umask(umask)
+    configuration = cluster.folder / "slurm.conf"
+    text = configuration.read_text()
+    for private in ("jobs", "none"):
+        configuration.write_text(f"{text}PrivateData={private}\n")
+        cluster.run("scontrol", "reconfigure")
+        assert forked(look) == 0
+    assert len(cancel_runs(root, "")) == 3
     wait_for_end(root)
 
 
@@ -153,15 +153,15 @@ def test_ids_that_begin_anew_harm_nothing(cluster, tmp_path):
 
 
 def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(cluster, tmp_path, capsys):
-    study = seeded("seconds_12")
-    submit(study, tmp_path, profile(answer_seconds=2))
+    study, how = seeded("seconds_12"), profile(answer_seconds=2)
+    submit(study, tmp_path, how)
     wait_until(lambda: bool(launches(tmp_path)))
     # It saves its state every five seconds; one that forgot that a job began would drain the node.
     time.sleep(6.0)
     cluster.kill("slurmctld")
     try:
         with pytest.raises(UserError, match="squeue: "):
-            submit(study, tmp_path)
+            submit(study, tmp_path, how)
         # The runs' own words need no Slurm.
         assert [row.state for row in rows_below(tmp_path)] == ["running"]
         assert "without job states: squeue: " in capsys.readouterr().err

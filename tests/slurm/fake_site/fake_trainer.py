@@ -33,7 +33,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     `deaf_N` and `slow_N` as `seconds_N`, but that the first launch is stopped (SIGSTOP) after three
     steps, or never gets the checkpoint written that it was told to write, and the second has little
     left; `slow-start`, whose first launch does not come to its first step; `stuck`, stopped before
-    its first; `crash_N`, killed N times before its first."""
+    its first; `crash_N`, killed N times before its first; `hungry_N`, which takes N MB before."""
     import tst_study
     from tst_study.atomic_files import disk_errors_named
     from tst_study.errors import UserError
@@ -65,6 +65,8 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
     if config.role == "trunk" and (folder.parent / "no_trunks").exists():
         raise UserError("this trunk fails")
+    if behaviour == "hungry":
+        len(b"1" * 1_000_000 * int(argument))
     if behaviour == "slow-start" and launch == 1:
         time.sleep(600.0)
     checkpoint.parent.mkdir(exist_ok=True)
