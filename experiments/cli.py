@@ -170,22 +170,19 @@ def plan(
         return
     if time:
         prepare(chosen)
-    for part in (chosen, chosen.planned_only):
-        if part is None:
-            continue
-        planner = Planner(part, unprepared=True)
-        with waiting("timing a few steps of each shape" if time else "planning the runs"):
-            lines = table(
-                planner,
-                partial(trains.allocation, part) if gpus is None else lambda run: asked,
-                prices,
-                pattern=pattern,
-                at_once=fitting(planner.decided(), 1),
-                timed=time,
-                width=screen_width(),
-                deviation=deviation,
-            )
-        print(*lines, sep="\n")
+        planner = Planner(chosen, unprepared=True)
+    with waiting("timing a few steps of each shape" if time else "planning the runs"):
+        lines = table(
+            planner,
+            partial(trains.allocation, chosen) if gpus is None else lambda run: asked,
+            prices,
+            pattern=pattern,
+            at_once=fitting(planner.decided(), 1),
+            timed=time,
+            width=screen_width(),
+            deviation=deviation,
+        )
+    print(*lines, sep="\n")
     if gpus is not None:
         configs = [run.config for run in planner.whole()]
         print(*wrapped(memory_by_part(configs, asked), screen_width()), sep="\n")

@@ -63,8 +63,6 @@ class Study:
     """The words that name the study on the command line: its name, or its files."""
     home: Path = Path()
     """The folder from which relative paths in the study's files start."""
-    planned_only: "Study | None" = None
-    """The same study for those set-ups that are planned and never submitted."""
     files: tuple[Path, ...] = ()
     """The files of a user's study: its own, its base and the Python that it imports; empty for a
     bundled study. They are registered with the questions, and copied to where Slurm's jobs run."""

@@ -4,7 +4,6 @@ import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from tst_study.config.identity import digest, identity_form
@@ -72,15 +71,13 @@ def load(
     else:
         study = _of_file(names[0], kind is None, scale)
     suffix = f"-{study.scale}" if study.scale else ""
-    folder = runs or study.home / "runs" / f"{study.name}{suffix}"
     more = (recorded,) if recorded else ()
     study = replace(
         study,
         sources=names,
-        folder=folder,
+        folder=runs or study.home / "runs" / f"{study.name}{suffix}",
         share=share,
         recorded=(*more, *study.recorded),
-        planned_only=study.planned_only and replace(study.planned_only, folder=folder),
     )
     if own_folder:
         study.check_folder()
@@ -187,13 +184,11 @@ def _of_python(path: Path, declared: Declared, scale: str, home: Path) -> Study:
 def _of_grid(path: Path, scale: str, home: Path) -> Study:
     file = StudyFile(path, scale)
     grid = file.grid
-    asks = f"{grid.asks} {grid.caveat}".strip() or f"The grid of {path}."
-
-    study = Study(
+    return Study(
         name=grid.study,
         scale=scale,
         title=grid.study + (f" ({scale})" if scale else ""),
-        claims=asks,
+        claims=f"{grid.asks} {grid.caveat}".strip() or f"The grid of {path}.",
         corpora=file.corpora(home),
         runs=file.runs,
         recorded=tuple(home / one for one in grid.existing),
@@ -203,12 +198,6 @@ def _of_grid(path: Path, scale: str, home: Path) -> Study:
         files=file.files,
         resources_of=file.resources_of,
     )
-    only = ", ".join(dict.fromkeys(point.setup for point in file.points if point.plan_only))
-    if not only:
-        return study
-    title = f"{only}: planned only, never trained"
-    runs = partial(file.runs, plan_only=True)
-    return replace(study, planned_only=replace(study, title=title, runs=runs, questions=()))
 
 
 def _of_configs(names: Sequence[str], scale: str | None) -> Study:

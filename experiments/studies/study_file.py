@@ -100,7 +100,6 @@ class SetUp(Strict, extra="allow"):
     tag: FolderName | None = None
     """The end of its runs' names, before the seed."""
     skip: bool = False
-    plan_only: bool = False
 
 
 class Asked(Strict):
@@ -163,7 +162,6 @@ class Point:
     ladders: Mapping[str, list[Any]]
     """The values that are tried for each tuned key."""
     seeds: tuple[int, ...]
-    plan_only: bool
 
     @cached_property
     def config(self) -> Config:
@@ -266,6 +264,9 @@ class StudyFile:
         for key in {*flat} - {*known}:
             if key.partition(".")[0] in LABELS:
                 raise self.fail(f"[{where}] {key} is set by other tables; take it out")
+            if key == "plan_only":
+                remedy = "put the set-up into a [scales.NAME], and plan with --scale NAME"
+                raise self.fail(f"[{where}] plan_only is no longer a key; {remedy}")
             word = next((name for name, symbol in SYMBOLS.items() if symbol == key), key)
             raise self.fail(f"[{where}] key {key!r} is not known; {meant(word, known)}")
         for key, value in flat.items():
@@ -316,11 +317,7 @@ class StudyFile:
         return [point.setting for point in tried]
 
     def _baselines_in(self, setups: Iterable[str]) -> list[Point]:
-        return [
-            each
-            for each in self.points
-            if each.arm == self.baseline and each.setup in setups and not each.plan_only
-        ]
+        return [each for each in self.points if each.arm == self.baseline and each.setup in setups]
 
     def _points(self, name: str, crossed: Table, base: Setting) -> Iterator[Point]:
         """Yield the arms of one set-up at one combination of the crossed values. `base`: the set-up
@@ -362,7 +359,6 @@ class StudyFile:
                     setting=replace(place.changed("", changes), arm_name=words),
                     ladders=ladders,
                     seeds=setup.seeds or self.grid.seeds,
-                    plan_only=setup.plan_only,
                 )
                 if {key.partition(".")[0] for key in changes} & {*RIVALS} and STEPS not in changes:
                     with self._naming(f"set-up {name}, arm {words}"):
@@ -417,12 +413,9 @@ class StudyFile:
                 raise self.fail(f"{what}: is the same run as {there[form]}; take one out")
             there[form] = point.name
 
-    def runs(self, results: Results, plan_only: bool = False) -> list[Config]:
+    def runs(self, results: Results) -> list[Config]:
         """List the runs that can be planned with the results so far: the sweeps' runs, then the
-        measured ones, all of one seed before those of the next, then the matched baselines.
-
-        `plan_only`: those of the set-ups that are only planned, instead of the others.
-        """
+        measured ones, all of one seed before those of the next, then the matched baselines."""
         pilots: list[tuple[Point, Config]] = []
         wanted: list[tuple[Point, Setting]] = []
         longer: list[tuple[Point, Setting]] = []
@@ -431,8 +424,6 @@ class StudyFile:
             name: self._best_of(name, results) for name, each in self.setups.items() if each.best_of
         }
         for point in self.points:
-            if point.plan_only != plan_only:
-                continue
             if point.setup in bases:
                 base = bases[point.setup]
                 if base is None:
@@ -594,7 +585,7 @@ class StudyFile:
 
     def _is_measured(self, point: Point) -> bool:
         """Return whether runs of an arm can be results."""
-        return not (point.plan_only or self.setups[point.setup].pilot)
+        return not self.setups[point.setup].pilot
 
     def _selects(self, selector: Mapping[str, Any], point: Point) -> bool:
         """Return whether a question's selector means this arm."""
