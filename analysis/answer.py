@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from html import escape
 from typing import Any
 
@@ -75,8 +75,22 @@ class Answer:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table as JSON values; missing and infinite numbers become None."""
-    return [{key: _plain(value) for key, value in row.items()} for row in rows_of(table)]
+    """Return the rows of a table as JSON values, as `plain` does."""
+    rows: list[dict[str, Any]] = plain(list(rows_of(table)))
+    return rows
+
+
+def plain(value: Any, number: Callable[[str], float] = float) -> Any:
+    """Return a value as JSON has it: dataclasses as objects, numpy's numbers as Python's, and
+    missing and infinite numbers as None. `number` reads each float from its digits."""
+    text = json.dumps(value, default=_inside)
+    return json.loads(text, parse_float=number, parse_constant=lambda name: None)
+
+
+def _inside(value: Any) -> Any:
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return None if value is pd.NA else value.item()
 
 
 def table_lines(table: pd.DataFrame, width: int = ENDLESS) -> list[str]:
@@ -149,22 +163,12 @@ def _is_whole(column: pd.Series) -> bool:
     return bool(len(known) and (known == known.round()).all())
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, tuple | list):
-        return [_plain(inner) for inner in value]
-    return None if value is pd.NA else value
-
-
 def _is_number(value: Any) -> bool:
     return value is None or isinstance(value, int | float | np.number)
 
 
 def _shown(value: Any) -> str:
-    value = _plain(value)
+    value = plain(value)
     if value is None:
         return "–"
     if isinstance(value, bool):

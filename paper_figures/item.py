@@ -16,7 +16,7 @@ import pandas as pd
 
 import tst_study
 from tst_study.analysis import published
-from tst_study.analysis.answer import records
+from tst_study.analysis.answer import plain, records
 from tst_study.atomic_files import written_atomically
 from tst_study.text import in_csv
 
@@ -101,23 +101,13 @@ class Item(ABC):
             "caption": self.caption,
             "runs": records(used[["run_id", "study", "seed", "fingerprint", "code"]]),
             "published": [{"file": name, "sha256": digest} for name, digest in files.items()],
-            "fits": plain_numbers(self.fits),
+            # Further digits differ between processors.
+            "fits": plain(self.fits, lambda digits: float(f"{float(digits):.10g}")),
             "data": f"{self.name}.csv",
             "data_sha256": hashlib.sha256(csv_bytes(self.data)).hexdigest(),
             "made_by": {"tst_study": tst_study.__version__},
         }
         return json.dumps(sources, indent=1, ensure_ascii=False) + "\n"
-
-
-def plain_numbers(value: Any) -> Any:
-    """Round floats, also inside mappings, to ten digits, because further digits differ between
-    processors. NaN and infinities become None, since JSON has neither."""
-    if isinstance(value, Mapping):
-        return {str(key): plain_numbers(inner) for key, inner in value.items()}
-    if isinstance(value, bool | str | int) or value is None:
-        return value
-    number = float(f"{float(value):.10g}")
-    return number if abs(number) < float("inf") else None
 
 
 def csv_bytes(table: pd.DataFrame, numbers: str | None = "%.10g") -> bytes:

@@ -2,10 +2,9 @@
 it. This module decides what is said; `screen.jinja` has the words."""
 
 import io
-import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -43,6 +42,7 @@ from tst_study.analysis.advice.pilot import (
     together,
     write_grid,
 )
+from tst_study.analysis.answer import plain
 from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
@@ -397,34 +397,27 @@ class _Screen:
         run, facts = self.run, ("params", "tokens", "text")
         asked = {name: getattr(run, name) for name in facts} | {"active": run.size}
         mfus = self.prices.mfus(experts=run.mixture)
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "said": sections,
-            "word": run.word,
-            **_plain(
-                asked=asked | {"sequence_length": self.length},
-                regime=run.regime,
-                setting=run.setting,
-                gain=self.gain,
-                raw_tokens=run.raw,
-                flops=self.flops,
-                gpu_hours=self.hours(self.flops) or None,
-                mfu_source=mfus.source if mfus else None,
-                plans=self.plans,
-                others=[{key: row[key] for key in ("grade", "source")} for row in run.others],
-                pilot=self.pilot,
-                measured=[{**vars(one), "decision": one.decision} for one in self.measured],
-                weights=self.weights,
-            ),
-        }
-
-
-def _plain(**values: Any) -> Any:
-    """Return JSON values: dataclasses as objects, and null for numbers that are not finite."""
-    text = json.dumps(
-        values, default=lambda one: {f.name: getattr(one, f.name) for f in fields(one)}
-    )
-    return json.loads(text, parse_constant=lambda name: None)
+        data: dict[str, Any] = plain(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "said": sections,
+                "word": run.word,
+                "asked": asked | {"sequence_length": self.length},
+                "regime": run.regime,
+                "setting": run.setting,
+                "gain": self.gain,
+                "raw_tokens": run.raw,
+                "flops": self.flops,
+                "gpu_hours": self.hours(self.flops) or None,
+                "mfu_source": mfus.source if mfus else None,
+                "plans": self.plans,
+                "others": [{key: row[key] for key in ("grade", "source")} for row in run.others],
+                "pilot": self.pilot,
+                "measured": [{**vars(one), "decision": one.decision} for one in self.measured],
+                "weights": self.weights,
+            }
+        )
+        return data
 
 
 def _nats(gain: Gain) -> str:
