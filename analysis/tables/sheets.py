@@ -5,11 +5,10 @@ and parquet, compressed or not. An error is one line that names the file and, if
 row, the row.
 """
 
-import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -19,18 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
+from tst_study.data.preparation.text_sources import PACKED
 from tst_study.errors import UserError, first_line
 from tst_study.text import short
 
-
-def _open_zst(path: Path, mode: str, **text: Any) -> IO[Any]:
-    # Unlike zstandard's own reader, this one notices that a file is cut off.
-    file = io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
-    return io.TextIOWrapper(file, **text) if mode == "rt" else file
-
-
-PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": _open_zst}
-"""The function that opens a compressed file, for each suffix of such files."""
 TABLES = (".csv", ".tsv", ".parquet")
 """Suffixes of files that hold tables."""
 _LONGEST_CELL = 100_000
@@ -42,12 +33,15 @@ def ending(path: Path) -> str:
 
 
 @contextmanager
-def unpacked(path: Path, mode: str = "rb", **text: str) -> Iterator[IO[Any]]:
-    """Open a file for reading, and decompress it if its suffix is in `PACKED`. Raises `UserError`
-    if it cannot be opened, read or decompressed, also while the caller reads it."""
+def unpacked(path: Path, **text: Any) -> Iterator[IO[Any]]:
+    """Open a file for reading, and decompress it if its suffix is in `PACKED`. `text`: how bytes
+    are decoded, as `open` takes it; without it they are read as they are. Raises `UserError` if the
+    file cannot be opened, read or decompressed, also while the caller reads it."""
     try:
-        with PACKED.get(path.suffix, open)(path, mode, **text) as file:
-            yield file
+        with open(path, "rb") as file:
+            unpack = PACKED.get(path.suffix)
+            content = unpack(file) if unpack else file
+            yield io.TextIOWrapper(content, **text) if text else content
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"{path}: cannot be read ({reason})") from None
@@ -55,14 +49,14 @@ def unpacked(path: Path, mode: str = "rb", **text: str) -> Iterator[IO[Any]]:
 
 def lines(path: Path) -> Iterator[str]:
     """Yield the lines of a log; bytes that are not UTF-8 are replaced."""
-    with unpacked(path, "rt", encoding="utf-8-sig", errors="replace") as file:
+    with unpacked(path, encoding="utf-8-sig", errors="replace") as file:
         yield from file
 
 
 def blocks(path: Path, size: int = 1 << 22) -> Iterator[tuple[int, str]]:
     """Yield a log in blocks of whole lines, each with the number of its first line."""
     number = 1
-    with unpacked(path, "rt", encoding="utf-8-sig", errors="replace") as file:
+    with unpacked(path, encoding="utf-8-sig", errors="replace") as file:
         while block := file.read(size) + file.readline():
             yield number, block
             number += block.count("\n")
