@@ -1,6 +1,5 @@
 """A line on stderr that tells a waiting user what the program is doing."""
 
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,17 +7,12 @@ from threading import Timer
 
 
 @contextmanager
-def waiting(what: str, keeps: bool = False) -> Iterator[Callable[[str], None]]:
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """Say on stderr that the program is doing `what` while the block runs.
 
     A terminal shows this at once and erases it at the end. A file or a pipe gets a line only if the
     block takes more than two seconds. Yields a function that changes the text on a terminal.
-
-    `keeps`: whether nearly all that the block makes lives until its end. Then no garbage is looked
-    for, which would take a tenth of the time.
     """
-    if keeps:
-        gc.disable()
     # Imported here so that `--help`, which imports this module, stays fast.
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -42,4 +36,3 @@ def waiting(what: str, keeps: bool = False) -> Iterator[Callable[[str], None]]:
             yield lambda text: line.update(task, description=text)
         finally:
             timer.cancel()
-            gc.enable()

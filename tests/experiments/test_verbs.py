@@ -180,17 +180,6 @@ def test_a_run_s_own_folder_may_stand_for_it(tmp_path):
         assert answer(["logs", name], tmp_path / place).out.startswith("=== bad: ")
 
 
-def test_the_shell_completes_studies_and_scales(tmp_path):
-    for words, offered in {
-        "submit what": "what-does-the-work",
-        "plan gate --scale q": "quick",
-    }.items():
-        typed = ["tst-study", *words.split()]
-        variables = {"COMP_WORDS": " ".join(typed), "COMP_CWORD": str(len(typed) - 1)}
-        said = answer([], tmp_path, {"_TST_STUDY_COMPLETE": "complete_bash", **variables})
-        assert [word[: len(offered)] for word in said.out.split()] == [offered]
-
-
 def test_a_pattern_that_names_no_run_is_refused(tmp_path):
     open_run(tmp_path / "runs" / "laptop-smoke" / "bad").status("failed", 3, "disk full")
     for verb in ("plan", "logs"):
