@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tst_study.atomic_files import disk_errors_named, write_json, written_atomically
+from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.errors import UserError
 
 
@@ -17,15 +17,6 @@ def test_through_a_link_the_file_behind_it_is_written(tmp_path):
         write_json(tmp_path / "link", value)
         assert (tmp_path / "link").is_symlink()
         assert (tmp_path / "there" / "file.json").read_text() == f"{value}\n"
-
-
-def test_a_block_that_fails_leaves_what_was_there(tmp_path):
-    (tmp_path / "file").write_text("before")
-    halves = iter([b"half"])
-    with pytest.raises(RuntimeError), written_atomically(tmp_path / "file") as file:
-        file.writelines(next(halves) for _ in "12")
-    assert (tmp_path / "file").read_text() == "before"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):

@@ -102,39 +102,6 @@ def written(folder: Path, name: str, lines: Iterable[str]) -> Path:
     return folder
 
 
-def megatron_printed(folder: Path) -> Path:
-    lines = ["using world size: 8"]
-    for step in STEPS:
-        lines.append(
-            f" [2026-01-01 10:00:00] iteration {step:8d}/{30:8d} | consumed samples: {8 * step:12d}"
-            f" | elapsed time per iteration (ms): 100.0 | learning rate: {1e-3:.6E} |"
-            f" global batch size: {8:5d} | lm loss: {loss(step):.6E} | loss scale: 1.0 |"
-            " grad norm: 1.250 | number of skipped iterations:   0 |"
-        )
-        lines.append(
-            f" validation loss at iteration {step} | lm loss value: {held_out(step):.6E} | lm loss"
-            f" PPL: {math.exp(held_out(step)):.6E} | "
-        )
-    lines.append(" validation loss at iteration 30 on test set | lm loss value: 9.0E+00 | ")
-    return written(folder, "train.log", lines)
-
-
-def nanogpt(folder: Path) -> Path:
-    lines = ["tokens per iteration will be: 512"]
-    for step in STEPS:
-        lines.append(f"iter {step - 1}: loss {loss(step):.4f}, time 20.00ms, mfu 3.00%")
-        lines.append(f"step {step}: train loss 9.0000, val loss {held_out(step):.4f}")
-    return written(folder, "log.txt", lines)
-
-
-def modded_nanogpt(folder: Path) -> Path:
-    lines = ["import torch  # the program prints itself first"]
-    for step in STEPS:
-        lines.append(f"step:{step}/30 train_loss:{loss(step):.4f} train_time:10ms step_avg:1.00ms")
-        lines.append(f"step:{step}/30 val_loss:{held_out(step):.4f} train_time:10ms step_avg:1ms")
-    return written(folder, "log.txt", lines)
-
-
 def lingua(folder: Path) -> Path:
     """Losses in one file; in another mean log-likelihoods, which are negative."""
     rows = [
@@ -160,13 +127,6 @@ def long_parquet(folder: Path) -> Path:
     rows += [("one", s, "val_loss", held_out(s)) for s in STEPS]
     frame = pd.DataFrame(rows, columns=["run", "step", "key", "value"])
     frame.to_parquet(folder / "all.parquet")
-    return folder
-
-
-def wide_csv(folder: Path) -> Path:
-    folder.mkdir()
-    columns = {"step": STEPS, "loss": map(loss, STEPS), "val_loss": map(held_out, STEPS)}
-    pd.DataFrame({k: list(v) for k, v in columns.items()}).to_csv(folder / "a.csv", index=False)
     return folder
 
 
@@ -238,10 +198,8 @@ def curve(**last: float) -> Rows:
     return [*rows[:-1], {**rows[-1], **last}]
 
 
-FORMATS: tuple[Callable[[Path], Path], ...] = (torchtitan,)
-FORMATS += (wandb_page, trainer_state, megatron_printed)
-FORMATS += (trackio_store, mlflow_store, packed, spreadsheet)
-FORMATS += (nanogpt, modded_nanogpt, lingua, json_lines, long_parquet, wide_csv)
+FORMATS: tuple[Callable[[Path], Path], ...] = (torchtitan, wandb_page, trainer_state, lingua)
+FORMATS += (trackio_store, mlflow_store, packed, spreadsheet, long_parquet)
 
 
 @pytest.mark.parametrize("write", FORMATS)
@@ -469,11 +427,10 @@ def test_how_long_a_run_was_trained_is_kept(tmp_path):
     assert run[["training_seconds", "tokens_per_second"]].isna().all()
 
 
-def test_of_several_checkpoints_the_last_counts_unless_one_is_named(tmp_path):
-    folder = trainer_state(tmp_path / "run")
-    assert import_logs([str(folder)], FACTS).curves["step"].max() == 30
-    found = import_logs([str(folder / "checkpoint-20")], FACTS | {"annealed": "true"})
-    assert found.curves["step"].max() == 20
+def test_a_checkpoint_that_is_named_counts_though_others_came_later(tmp_path):
+    """`test_a_log_of_every_format_…` has the last of several."""
+    one = trainer_state(tmp_path / "run") / "checkpoint-20"
+    assert tables(one).curves["step"].max() == 20
 
 
 def test_runs_of_an_arm_that_end_early_count_as_diverged_at_its_rate(tmp_path):
@@ -765,6 +722,20 @@ def test_names_of_columns_are_the_users_in_templates_and_tables(tmp_path):
 
 
 PRINTED = {
+    "Megatron-LM": (
+        " [2026-01-01 10:00:00] iteration {step:8d}/      30 | elapsed time per iteration: 9.0 |"
+        " lm loss: {loss:.6E} | loss scale: 1.0 | number of skipped iterations:   0 |",
+        " validation loss at iteration {step} | lm loss value: {held_out:.6E} | lm PPL: 9.0E+00\n"
+        " validation loss at iteration 30 on test set | lm loss value: 9.0E+00 | ",
+    ),
+    "nanoGPT": (
+        "iter {before}: loss {loss:.4f}, time 20.00ms, mfu 3.00%",
+        "step {step}: train loss 9.0000, val loss {held_out:.4f}",
+    ),
+    "modded-nanogpt": (
+        "step:{step}/30 train_loss:{loss:.4f} train_time:10ms step_avg:1.00ms",
+        "step:{step}/30 val_loss:{held_out:.4f} train_time:10ms step_avg:1ms",
+    ),
     "torchtitan": (
         "[titan] 2026-05-18 - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss:"
         "  {loss:.5f}  \x1b[0mgrad_norm:  0.83  memory:  9.46GiB(65%)",
@@ -811,7 +782,7 @@ LINE = r"at (?P<step>\d+) of .* was (?P<loss>[\d.]+)(; on unseen text (?P<nats_p
 
 @pytest.mark.parametrize("program", PRINTED)
 def test_what_a_trainer_prints_is_read(program, tmp_path):
-    lines = ["starting", "[eval_step=1/2]"]
+    lines = ["import torch  # a program may print itself first", "[eval_step=1/2]"]
     for step in STEPS:
         of = {"step": step, "before": step - 1, "twice": 2 * step, "epoch": step / 15}
         of |= {"loss": loss(step), "held_out": held_out(step)}

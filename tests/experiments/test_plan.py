@@ -24,7 +24,6 @@ from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark
-from tst_study.experiments.slurm.profile import Resources
 from tst_study.experiments.state.plan_table import detectable, table
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.study import Study
@@ -239,14 +238,6 @@ def test_wall_time_follows_from_the_ranks(tmp_path):
     (run,) = listed(text)
     assert run.split()[3] == "10"
     assert run.split()[6:8] == ["2.5", "h"]
-
-
-@pytest.mark.parametrize(
-    ("time", "seconds"),
-    [("90", 5400), ("90:30", 5430), ("1:30:00", 5400), ("2-12", 216_000), ("1-1:30", 91_800)],
-)
-def test_wall_times_are_slurms(time, seconds):
-    assert Resources(time=time).seconds == seconds
 
 
 def test_timing_prepares_the_text_first(tmp_path, monkeypatch, capsys):

@@ -91,13 +91,6 @@ def test_a_branch_is_the_same_run_as_the_unforked_one():
     assert shared == {run.fingerprint for run in planner(*configs, share=False).decided()}
 
 
-def test_seeds_never_share():
-    configs = [one(4, r, f"seed={seed}") for r in (0.2, 0.4) for seed in (0, 1)]
-    planned = planner(*configs).decided()
-    assert len(planned) == 6
-    assert all(run.prefix.config.seed == run.config.seed for run in planned if run.prefix)
-
-
 def test_lengths_of_a_baseline_share_what_is_stable_of_the_second_longest():
     lengths = [
         example("superposition={}", f"schedule.steps={n}", f"name=n{n}",
