@@ -48,7 +48,7 @@ def run_state(root: Path, name: str) -> run_record.Status:
     return run_record.read_status(folder)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 3600.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited for too long"
