@@ -210,7 +210,7 @@ def runs(request: argparse.Namespace) -> Results:
     yield "seconds beside its steps", around
     yield "step seconds", step
     # A tenth for what varies; and the superposed arm compiles a loss of its own.
-    left = (request.ends - time.monotonic()) / 2 - 1.5 * around
+    left = max(0.0, (request.ends - time.monotonic()) / 2 - 1.5 * around)
     most = request.minutes * TOKENS_A_MINUTE // math.prod(RUN_SHAPE)
     steps = count if request.small else int(min(left / (1.1 * step), most))
     yield "steps", steps
@@ -230,7 +230,7 @@ def more_runs(request: argparse.Namespace) -> Results:
         yield "not begun", "the pair did not end"
         return
     arms = [(list(ARMS)[2], 0), *((arm, seed) for seed in range(1, 100) for arm in ARMS)]
-    affordable = int((request.ends - time.monotonic()) / (1.1 * max(ended)))
+    affordable = max(0, int((request.ends - time.monotonic()) / (1.1 * max(ended))))
     yield from _trained(arms[: 1 if request.small else affordable], pair["steps"], request)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import gpu
+from benchmarks import gpu, gpu_speed
 from benchmarks.gpu_correctness import checked, reference
 from tst_study.analysis.tables.archive import read_archive
 
@@ -158,6 +158,13 @@ def test_a_part_that_fails_keeps_what_it_had(tmp_path):
     assert not gpu.run_part("correctness", gpu.PARTS["correctness"], request)  # has no reference
     assert "reference.pt" in json.loads((tmp_path / "correctness.json").read_text())["failure"]
     assert gpu.run_part("more-runs", gpu.PARTS["more-runs"], request)  # is not begun without a pair
+
+
+def test_no_more_runs_begin_when_the_time_is_over(tmp_path):
+    pair = {f"{arm}-0": {"seconds": 9.0} for arm in gpu_speed.ARMS}
+    (tmp_path / "runs.json").write_text(json.dumps({"steps": 20, **pair}))
+    late = argparse.Namespace(device="cpu", small=False, work=tmp_path, ends=time.monotonic() - 40)
+    assert list(gpu_speed.more_runs(late)) == []
 
 
 def test_a_machine_that_will_not_do_is_told_why_in_one_line(tmp_path, monkeypatch, capsys):
