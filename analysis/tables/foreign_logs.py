@@ -33,7 +33,14 @@ from numpy.typing import NDArray
 from pydantic_core import from_json
 
 from tst_study.analysis.checks import Floats
-from tst_study.analysis.tables.printed_lines import EPOCH, Line, matches, program_of, suggestion
+from tst_study.analysis.tables.printed_lines import (
+    EPOCH,
+    Line,
+    matches,
+    of_trainer,
+    program_of,
+    suggestion,
+)
 from tst_study.analysis.tables.sheets import (
     TABLES,
     blocks,
@@ -206,6 +213,20 @@ class Rows:
         self.lines.append(line)
         self._fill(row, place, "")
 
+    def put(self, name: str, places: Sequence[int], values: Sequence[Any]) -> None:
+        """Put values into rows that are there; without a name, mappings as `add` takes them."""
+        if not values:
+            return
+        try:
+            numbers = array("d", values)
+        except (TypeError, OverflowError):  # not numbers alone
+            for place, value in zip(places, values, strict=True):
+                self._fill({name: value} if name else value, place, "")
+        else:
+            column = self.columns.setdefault(name, (array("q"), array("d")))
+            column[0].extend(places)
+            column[1].extend(numbers)
+
     def _fill(self, row: Mapping[str, Any], place: int, above: str) -> None:
         for key, value in row.items():
             if value is None:
@@ -228,12 +249,16 @@ class Rows:
 
         Raises `UserError` for a step that is not a number of at least 0 and below 2⁶³, and for a
         value of one of our columns that is not a number."""
-        numbers = np.frombuffer(self.lines, np.int64) if self.lines else np.zeros(0, np.int64)
-        columns = {
-            key: (np.asarray(places, np.int64), values)
-            for key, (places, values) in self.columns.items()
-        }
-        return _filled(log, numbers, columns)
+        columns = {}
+        for key, (places, values) in self.columns.items():
+            rows = np.array(places, np.int64)
+            if (np.diff(rows) < 0).any():  # rows with other keys are kept apart
+                order = np.argsort(rows, kind="stable")
+                chosen = map(values.__getitem__, order)
+                values = array("d", chosen) if isinstance(values, array) else [*chosen]
+                rows = rows[order]
+            columns[key] = (rows, values)
+        return _filled(log, np.array(self.lines, np.int64), columns)
 
 
 def _filled(
@@ -496,14 +521,8 @@ def _trainer_state(log: Log) -> Iterator[Log]:
     state, rows = from_json(log.place.read_bytes()), Rows()
     log.facts["steps"] = state["max_steps"]
     for number, row in enumerate(state["log_history"], 1):
-        rows.add(_of_trainer(row), number)
+        rows.add(of_trainer(row), number)
     yield rows.into(log)
-
-
-def _of_trainer(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row of Hugging Face's Trainer. Its summary, at the end, has as `train_loss` a mean
-    over the run, which is left out."""
-    return {k: v for k, v in row.items() if "train_runtime" not in row or k != "train_loss"}
 
 
 def _json_lines(log: Log) -> Iterator[Log]:
@@ -522,7 +541,8 @@ def _json_lines(log: Log) -> Iterator[Log]:
             continue
         if not isinstance(row, dict):
             raise UserError(f"{log.place}, line {number}: {short(row)} is no row with keys")
-        if new := row.keys() - keys:
+        if not keys.issuperset(row):
+            new = row.keys() - keys
             keys |= new
             if not log.given.get("step"):
                 steps |= {name for name in new if step_name([name])}
@@ -551,15 +571,32 @@ def _json_rows(path: Path) -> Iterator[Any]:
 def _printed(log: Log) -> Iterator[Log]:
     with unpacked(log.place) as file:
         start = file.read(_SEARCHED).decode(errors="replace")
-    kinds, rows, step = program_of(start, log.given_lines) or (), Rows(), None
+    kinds, rows = program_of(start, log.given_lines) or (), Rows()
+    step: Any = None
     for before, block in blocks(log.place):
-        for breaks, row in matches(block, kinds):
-            if "steps" in row:
-                log.facts["steps"] = row.pop("steps")
-            if (step := row.setdefault("step", step)) is None:
-                row.pop("step")
-            if row.keys() > {"step"} or EPOCH in row:
-                rows.add(_of_trainer(row) if EPOCH in row else row, before + breaks)
+        breaks, cells = matches(block, kinds)
+        if not len(breaks):
+            continue
+        at, told = np.full(len(breaks), None, object), np.zeros(len(breaks), bool)
+        stepped, dated = np.zeros_like(told), np.zeros_like(told)
+        for name, places, values in cells:
+            if name == "steps":
+                log.facts["steps"] = values[-1]
+            elif name == "step":
+                at[places], stepped[places] = values, True
+            else:
+                told[places] = True
+                dated[places] |= name == "" and [EPOCH in row for row in values]
+        latest = np.maximum.accumulate(np.where(stepped, np.arange(len(at)), -1))
+        at = np.where(latest < 0, np.array(step, object), at[latest])
+        step, kept = at[-1], told & (at != np.array(None)) | dated
+        row = len(rows.lines) - 1 + np.cumsum(kept)
+        rows.lines.extend((before + breaks[kept]).tolist())
+        rows.put("step", row[kept].tolist(), at[kept].tolist())
+        for name, places, values in cells:
+            if name not in ("step", "steps"):
+                there = kept[places]
+                rows.put(name, row[places][there].tolist(), [*itertools.compress(values, there)])
     yield rows.into(log)
 
 

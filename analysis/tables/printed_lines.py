@@ -14,6 +14,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tst_study.errors import UserError
 from tst_study.text import decimal, short
 
@@ -134,6 +137,8 @@ def patterns(given: Sequence[str]) -> tuple[Line, ...]:
     return tuple(lines)
 
 
+Cells = tuple[str, NDArray[np.int64], Sequence[Any]]
+"""A name, the numbers of the matches that have it, and their values."""
 _NUMBERS = {"step", "loss", "nats_per_token", "gradient_norm", "learning_rate", "value"}
 """Groups that hold numbers, which are much smaller than their texts."""
 
@@ -147,33 +152,53 @@ def _number(text: str) -> Any:
         return text if number is None else number
 
 
-def matches(block: str, lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each match in a block of whole lines, in the order of the text: how many line breaks
-    are before it, and its groups that matched, with the number of steps done as `step`."""
+def _numbers(texts: Sequence[str]) -> list[Any]:
+    try:
+        return [*map(float, texts)]
+    except ValueError:
+        return [*map(_number, texts)]
+
+
+def of_trainer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of Hugging Face's Trainer. Its summary, at the end, has as `train_loss` a mean
+    over the run, which is left out."""
+    return {k: v for k, v in row.items() if "train_runtime" not in row or k != "train_loss"}
+
+
+def matches(block: str, lines: Sequence[Line]) -> tuple[NDArray[np.int64], list[Cells]]:
+    """Return what a block of whole lines says: for each match, in the order of the text, how many
+    line breaks are before it, and the cells of each group, with the number of steps done as `step`.
+    Dictionaries stand in a column without a name."""
     block = _COLOURS.sub("", block) if "\x1b" in block else block
-    found = [
-        (match.start(), kind, match)
-        for kind, line in enumerate(lines)
-        for match in line.pattern.finditer(block)
-    ]
-    breaks = last = 0
-    for start, kind, match in sorted(found, key=lambda one: one[:2]):
-        breaks += block.count("\n", last, start)
-        last = start
-        row: dict[str, Any] = {
-            name: _number(text) if name in _NUMBERS else text
-            for name, text in match.groupdict().items()
-            if text is not None
-        }
-        if "row" in row:
-            row = dict(ast.literal_eval(row["row"]))
-        elif "key" in row:
-            row = {row.pop("key"): row.pop("value"), **row}
-        if lines[kind].more and isinstance(row.get("step"), float):
-            row["step"] += lines[kind].more
-        if "milliseconds" in row:
-            row["training_seconds"] = int(row.pop("milliseconds")) / 1000
-        yield breaks, row
+    found = [[*line.pattern.finditer(block)] for line in lines]
+    starts = np.array([match.start() for of_line in found for match in of_line], np.int64)
+    order = np.argsort(starts, kind="stable")
+    ends = np.cumsum([len(line) + 1 for line in block.split("\n")])
+    breaks = np.searchsorted(ends, starts[order], "right")
+    places = np.argsort(order)
+    cells: list[Cells] = []
+    for (pattern, more), own in zip(lines, found, strict=True):
+        at, places = places[: len(own)], places[len(own) :]
+        for name in (name for name in pattern.groupindex if name != "key"):
+            values: list[Any] = [match[name] for match in own]
+            there = at
+            if None in values:
+                there = at[[value is not None for value in values]]
+                values = [value for value in values if value is not None]
+            if name in _NUMBERS:
+                values = _numbers(values)
+            if name == "step" and more:
+                values = [step + more if isinstance(step, float) else step for step in values]
+            elif name == "milliseconds":
+                name, values = "training_seconds", [int(value) / 1000 for value in values]
+            elif name == "row":
+                name, values = "", [of_trainer(ast.literal_eval(value)) for value in values]
+            elif name == "value" and "key" in pattern.groupindex:
+                keys = [match["key"] for match in own if match["value"] is not None]
+                name, values = "", [{key: value} for key, value in zip(keys, values, strict=True)]
+            if values:
+                cells.append((name, there, values))
+    return breaks, cells
 
 
 _STEP = re.compile(r"((?:step|iter(?:ation)?)s?\W{1,3})(\d[\d,]*\b)", re.IGNORECASE)
