@@ -133,6 +133,13 @@ def write_run(
     return writer.folder
 
 
+def write_pairs(root: Path, *losses: tuple[float, float], **more: Any) -> None:
+    """Seed by seed a baseline and s = 4, r = 0.2 with these losses. `more`: of `config`."""
+    for seed, (baseline, superposed) in enumerate(losses):
+        write_run(root, config(seed, **more), baseline)
+        write_run(root, config(seed, 4, 0.2, **more), superposed)
+
+
 def _counters(plan: Any, segment: int, step: int, flops: int, unique: int) -> dict[str, Any]:
     return {
         "segment": segment,

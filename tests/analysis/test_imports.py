@@ -589,9 +589,7 @@ def test_a_missing_or_wrong_fact_or_column_is_named(tmp_path):
 
 
 def table(folder: Path, text: str, name: str = "runs.csv") -> str:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(text)
-    return str(folder / name)
+    return str(written(folder, name, [text]) / name)
 
 
 def amounts(source: str, *unit: str, **given: str) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.verdict_coverage import MEASURED, RECORD, SPREADS
-from tests.analysis.made_runs import config, write_run
+from tests.analysis.made_runs import write_pairs
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
@@ -83,9 +83,7 @@ def test_an_arm_without_variation_claims_nothing_and_changes_no_other():
 
 
 def test_runs_without_seeds_are_compared_with_every_baseline_and_named_unpaired(tmp_path):
-    for seed in range(4):
-        write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
-        write_run(tmp_path, config(seed, 4, 0.2), 3.4 + 0.012 * seed)
+    write_pairs(tmp_path, *((3.5 + 0.01 * seed, 3.4 + 0.012 * seed) for seed in range(4)))
     runs = load(tmp_path)
     unseeded = runs.assign(seed=pd.array([pd.NA] * len(runs), "Int64"))
     (row,) = compare(unseeded).verdicts.to_dict("records")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from tests.analysis.made_runs import config, write_run
+from tests.analysis.made_runs import config, write_pairs, write_run
 from tst_study.analysis import published
 from tst_study.analysis.tables.source import load
 from tst_study.analysis.verdict.comparison import compare
@@ -30,9 +30,7 @@ def test_hours_count_the_devices_or_one_where_nobody_wrote_how_many():
 
 
 def test_hours_are_those_of_one_seed_over_those_of_the_same(tmp_path):
-    for seed in (0, 1):
-        write_run(tmp_path, config(seed), 3.5)
-        write_run(tmp_path, config(seed, 4, 0.2), 3.4)
+    write_pairs(tmp_path, (3.5, 3.4), (3.5, 3.4))
     runs = load(tmp_path)
     runs["training_seconds"] = 10.0 + 20.0 * runs["seed"]
     assert set(matched(compare(runs))["hours_ratio"].dropna()) == {1.0}

@@ -47,11 +47,6 @@ def test_what_is_copied_is_found_at_its_distance(tmp_path):
     assert table["mutual_information"][4] == pytest.approx(true_information(0.09), abs=0.02)
 
 
-def test_pairs_do_not_cross_documents(tmp_path):
-    table = measure(TokenFile(written(tmp_path, 0.0)), [1, 3])
-    assert list(table["pairs"]) == [COUNT - DOCUMENTS, COUNT - 3 * DOCUMENTS]
-
-
 def test_a_count_of_pairs_is_that_of_pandas(tmp_path):
     prefix = written(tmp_path, 0.3)
     ids = np.fromfile(f"{prefix}.bin", dtype=np.uint16).reshape(DOCUMENTS, -1)

@@ -3,7 +3,6 @@ intervals that equal textbook tests and cover wherever that was simulated."""
 
 import itertools
 import json
-import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.analysis.made_runs import config, write_run
+from tests.analysis.made_runs import config, write_pairs, write_run
+from tests.record.test_record import git
 from tst_study.analysis.questions import ask
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
@@ -238,14 +238,6 @@ GAIN = Question(
 )
 
 
-def git(folder: Path, *words: str) -> str:
-    who = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
-    done = subprocess.run(
-        ["git", "-C", str(folder), *who, *words], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
     """A study's file, tracked in a repository of its own."""
@@ -351,9 +343,7 @@ def test_a_question_is_planned_if_its_runs_came_later(tmp_path):
     ("smallest", "verdict"), [(0.06, "no worthwhile gain"), (0.001, "undecided")]
 )
 def test_a_gain_may_be_shown_to_be_too_small(tmp_path, smallest, verdict):
-    for seed, luck in enumerate((0.01, -0.01, 0.004, -0.002)):
-        write_run(tmp_path, config(seed), 3.5)
-        write_run(tmp_path, config(seed, 4, 0.2), 3.5 + luck)
+    write_pairs(tmp_path, *((3.5, 3.5 + luck) for luck in (0.01, -0.01, 0.004, -0.002)))
     write_run(tmp_path, config(9, 4, 0.2, role="pilot", optimizer__learning_rate=1e-3), 3.0)
     answer = ask(
         "comparison", tmp_path, arm="both, s=4", against="baseline", smallest_gain=smallest

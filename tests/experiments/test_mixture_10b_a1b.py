@@ -1,16 +1,12 @@
 """The 10B-A1B pair is the paper's to the digit, and fits the GPUs that it is planned for."""
 
-import csv
-from pathlib import Path
-
 import pytest
 
+from tests.experiments.test_studies import published
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.experiments.plan.layouts import Allocation, memory_by_part
 from tst_study.experiments.studies.catalogue import load
-
-HEADLINE = Path(__file__).parents[2] / "analysis" / "published" / "headline_runs.csv"
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +15,10 @@ def pair() -> list[Config]:
 
 
 def test_steps_and_tokens_are_the_tables(pair):
-    rows = csv.DictReader(HEADLINE.read_text().splitlines())
-    published = {row["method"]: row for row in rows if row["architecture"] == "moe"}
+    rows = published("headline_runs.csv")
+    of_method = {row["method"]: row for row in rows if row["architecture"] == "moe"}
     for config, method in zip(pair, ("baseline", "tst"), strict=True):
-        plan, row = plan_phases(config), published[method]
+        plan, row = plan_phases(config), of_method[method]
         assert plan.steps == int(row["total_steps"])
         assert plan.superposed_steps == int(row["tst_steps"])
         assert plan.bag_size == int(row["bag_size"])

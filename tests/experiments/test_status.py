@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,17 @@ def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path):
     assert status.row(tmp_path).state == "cancelled"
 
 
+def refusing(number: int) -> Callable[..., None]:
+    def flock(*arguments: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return flock
+
+
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
     """As Lustre answers where it is mounted without `-o flock`."""
 
-    def flock(*arguments: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr("fcntl.flock", flock)
+    monkeypatch.setattr("fcntl.flock", refusing(errno.ENOSYS))
     said = r"cannot be locked \(Function not implemented\); .*-o flock\), or choose a folder"
     with (
         pytest.raises(UserError, match=f"{tmp_path}/.submit.lock: {said}"),
@@ -59,10 +64,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
 
 
 def test_a_file_system_that_fails_for_now_is_not_said_to_lack_locks(tmp_path, monkeypatch):
-    def flock(*arguments: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr("fcntl.flock", flock)
+    monkeypatch.setattr("fcntl.flock", refusing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error") as raised, submission_lock(tmp_path):
         pass
     assert raised.value.filename == f"{tmp_path}/.submit.lock"
@@ -143,28 +145,13 @@ def test_a_branch_says_what_blocks_it_and_a_cancelled_run_that_it_was(tmp_path):
         assert status.rows_below(tmp_path)[0].state == "waiting"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.4, "0 s"),
-        (59.4, "59 s"),
-        (187, "3.1 min"),
-        (7387, "2.1 h"),
-        (1e8, "27,778 h"),
-        (-1, "0 s"),
-        (None, "–"),
-    ],
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text
+DURATIONS = {-1: "0 s", 59.4: "59 s", 187: "3.1 min", 7387: "2.1 h", 1e8: "27,778 h", None: "–"}
+NUMBERS = {0: "0", 999.4: "999", 999.6: "1k", 1_234: "1.23k", 999_600: "1M"}
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (7, "7"), (999.4, "999"), (999.6, "1k"), (1_234, "1.23k"), (999_600, "1M")],
-)
-def test_numbers_with_a_unit(value, text):
-    assert big(value) == text
+def test_durations_and_numbers_have_a_unit():
+    assert {seconds: duration(seconds) for seconds in DURATIONS} == DURATIONS
+    assert {value: big(value) for value in NUMBERS} == NUMBERS
 
 
 def planned(tmp_path: Path, name: str, steps: int) -> PlannedRun:

@@ -11,7 +11,7 @@ from fontTools.ttLib import TTFont
 from matplotlib import font_manager
 from matplotlib.font_manager import findfont, findSystemFonts, fontManager
 
-from tests.analysis.made_runs import config, write_run
+from tests.analysis.made_runs import config, write_pairs, write_run
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import load, read_tables
@@ -47,9 +47,7 @@ def test_every_picture_has_its_files_and_its_trace(built):
 
 def test_runs_of_ones_own_are_asked_for_no_study_of_the_package(tmp_path):
     """And one seed is said to be one, not to show no difference."""
-    for bag_size in (1, 4):
-        run = config(0, bag_size, 0.2 if bag_size > 1 else 0.0, study="mine")
-        write_run(tmp_path / "runs", run, 3.5)
+    write_pairs(tmp_path / "runs", (3.5, 3.5), study="mine")
     result = build(tmp_path / "runs", tmp_path / "to", only=["study", "report"])
     assert result.missing == ()
     assert "tst-study submit" not in (tmp_path / "to" / "report.html").read_text("utf8")
@@ -59,8 +57,7 @@ def test_runs_of_ones_own_are_asked_for_no_study_of_the_package(tmp_path):
 
 
 def test_a_picture_that_lacks_runs_says_which_and_how_to_make_them(tmp_path):
-    for arm in ((1, 0.0), (4, 0.2)):
-        write_run(tmp_path / "runs", config(0, *arm), 3.5)
+    write_pairs(tmp_path / "runs", (3.5, 3.5))
     (missing,) = build(tmp_path / "runs", tmp_path / "to", only=["effects"]).missing
     assert "two or more seeds" in missing
     assert "tst-study submit" in missing

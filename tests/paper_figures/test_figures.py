@@ -13,7 +13,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from tests.analysis.made_runs import BOOKS, config, imported, write_run
+from tests.analysis.made_runs import BOOKS, config, imported, write_pairs, write_run
 from tst_study.analysis import published
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
@@ -70,9 +70,8 @@ def test_a_trace_names_runs_published_files_and_fits(tmp_path):
 
 
 def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
-    for bag_size, ratio in ((1, 0.0), (4, 0.2)):
-        named = config(0, bag_size, ratio, data={"corpora": [{"path": "prepared/c4_$a_$b"}]})
-        write_run(tmp_path / "runs", named, 3.5)
+    text = {"corpora": [{"path": "prepared/c4_$a_$b"}]}
+    write_pairs(tmp_path / "runs", (3.5, 3.5), data=text)
     build(tmp_path / "runs", tmp_path / "to", only=["loss_curves"])
     assert "c4_$a_$b" in (tmp_path / "to/loss_curves.json").read_text("utf8")
 
@@ -101,9 +100,7 @@ def test_the_drawing_of_the_method_is_what_training_folds():
 
 def test_the_measured_half_shows_held_out_loss_with_its_interval(tmp_path):
     """Not the training loss at the end of a noisy curve, which the legend showed before."""
-    for seed in (0, 1, 2):
-        write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
-        write_run(tmp_path, config(seed, 4, 0.2), 3.4 + 0.012 * seed)
+    write_pairs(tmp_path, *((3.5 + 0.01 * seed, 3.4 + 0.012 * seed) for seed in range(3)))
     item = picture("figure3", tmp_path)
     ends = item.data[item.data["quantity"] == "end"].set_index("label")["loss"]
     assert ends["baseline, 1,000 steps"] == pytest.approx(3.51)
@@ -115,10 +112,8 @@ def test_the_measured_half_shows_held_out_loss_with_its_interval(tmp_path):
 
 def test_settings_of_fewer_seeds_stand_at_the_level_of_all_baselines(tmp_path):
     """The second seed's baseline is 0.2 higher, and s = 8 was not run with it."""
-    for seed, level in enumerate((3.5, 3.7)):
-        write_run(tmp_path, config(seed), level)
-        write_run(tmp_path, config(seed, 4, 0.2), level - 0.1)
-    write_run(tmp_path, config(0, 8, 0.2), 3.5 - 0.05)
+    write_pairs(tmp_path, (3.5, 3.4), (3.7, 3.6))
+    write_run(tmp_path, config(0, 8, 0.2), 3.45)
     table, grid = (catalogue()[name].item(Sources(tmp_path)) for name in ("table1", "table4"))
     own = table.data.dropna(subset="loss_measured").set_index("bag_size")
     assert dict(own["loss_measured"]) == pytest.approx({1: 3.6, 4: 3.5, 8: 3.55})
@@ -179,8 +174,7 @@ def test_a_measured_panel_at_the_papers_own_s_and_r_is_drawn_beside_it(tmp_path)
 
 def test_a_question_called_like_its_family_has_its_row(tmp_path):
     arms = [Arm(name=name, setting=name) for name in ("s = 4, r = 0.2", "baseline")]
-    for size, loss in ((4, 3.4), (1, 3.5)):
-        write_run(tmp_path, config(0, size, 0.2 * (size > 1)), loss)
+    write_pairs(tmp_path, (3.5, 3.4))
     name = "against the baseline"
     asked = Question(name=name, family=name, arm=arms[0], against=arms[1])
     add_questions(tmp_path, [asked])
@@ -230,22 +224,23 @@ def test_a_title_counts_a_result_once_and_none_on_a_generated_language():
     assert item.title.startswith("39 results on natural text: 4 better, ")
 
 
+def part_of(record: Path, names: str, to: Path) -> Path:
+    """An archive of the runs whose names match, with all questions of the record."""
+    tables = read_tables(record)
+    add_to_archive(to, tables.only(tables.runs["name"].str.contains(names)))
+    add_questions(to, read_questions(record))
+    return to
+
+
 def test_gains_over_training_need_intervals(tmp_path):
-    tables = read_tables(CAMPAIGN)
-    few = tables.runs["name"].str.contains("-(?:baseline|s4-r0.25)") & (tables.runs["seed"] < 5)
-    add_to_archive(tmp_path, tables.only(few))
-    add_questions(tmp_path, read_questions(CAMPAIGN))
-    sources = Sources(tmp_path)
+    sources = Sources(part_of(CAMPAIGN, "-(?:baseline|s4-r0.25).*-seed[0-4]$", tmp_path))
     assert catalogue()["gain_over_training"].item(sources) is None
     assert catalogue()["overview"].item(sources) is not None
 
 
 def test_one_setting_at_several_lengths_has_a_panel_for_each(tmp_path):
-    tables = read_tables(CAMPAIGN)
-    lengths = tables.runs["name"].str.contains("lengths-[12]0000-(?:baseline|s4-r0.25)")
-    add_to_archive(tmp_path, tables.only(lengths))
-    add_questions(tmp_path, read_questions(CAMPAIGN))
-    item = picture("gain_over_training", tmp_path)
+    lengths = part_of(CAMPAIGN, "lengths-[12]0000-(?:baseline|s4-r0.25)", tmp_path)
+    item = picture("gain_over_training", lengths)
     assert set(item.data["arm"]) == {"lengths: 10,000 steps", "lengths: 20,000 steps"}
 
 
@@ -260,8 +255,7 @@ def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path):
     assert "training loss, marks: held-out" in figure.axes[1].get_ylabel()
     item = picture("figure4", archive)
     assert len(item.figure().axes[-1].lines) > 2
-    for size in (1, 4):
-        write_run(tmp_path / "own", config(0, size, 0.2 * (size > 1)), 3.5)
+    write_pairs(tmp_path / "own", (3.5, 3.5))
     beside = catalogue()["loss_curves"].item(Sources([archive, tmp_path / "own"]))
     assert "(2 layers, hidden size 64, vocabulary 1,024)" in beside.caption
     next((tmp_path / "own").glob("s4*/metrics.jsonl")).write_text("")

@@ -313,19 +313,12 @@ def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_pat
     assert here == again != elsewhere
 
 
-@pytest.mark.parametrize(
-    ("time", "seconds"),
-    [
-        ("0", 0),
-        ("10", 600),
-        ("10:30", 630),
-        ("1:00:01", 3601),
-        ("2-12", 216_000),
-        ("1-0:1", 86_460),
-    ],
-)
-def test_a_time_is_read_as_slurm_reads_it(time, seconds):
-    assert Resources(time=time).seconds == seconds
+TIMES = {"0": 0, "10": 600, "10:30": 630, "1:00:01": 3601, "2-12": 216_000, "1-0:1": 86_460}
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_a_time_is_read_as_slurm_reads_it(time):
+    assert Resources(time=time).seconds == TIMES[time]
 
 
 GPUS = Resources(gpus_per_node=2, gpu_type="a100")

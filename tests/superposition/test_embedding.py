@@ -1,11 +1,8 @@
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 
-from tests.distributed import run_ranks
 from tst_study.superposition import bag_embedding
-from tst_study.superposition.vocabulary_shard import sum_over_group
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 
@@ -48,39 +45,6 @@ def test_a_latent_token_is_the_mean_of_its_embeddings(dtype, bag_size):
 def test_token_ids_need_a_bag_axis():
     with pytest.raises(ValueError, match="token_ids must be"):
         bag_embedding(torch.zeros(4, 2), torch.zeros(3, 5, dtype=torch.long))
-
-
-def shard_of(weight: torch.Tensor) -> tuple[torch.Tensor, int]:
-    rows = weight.shape[0] // dist.get_world_size()
-    start = rows * dist.get_rank()
-    return weight.detach()[start : start + rows].clone().requires_grad_(), start
-
-
-def sum_over_ranks(sums: torch.Tensor) -> torch.Tensor:
-    return sum_over_group(sums, dist.group.WORLD)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("bag_size", [1, 4])
-def test_a_split_vocabulary_gives_the_same_latent_tokens(dtype, bag_size):
-    weight, token_ids = table_and_bags(dtype, bag_size, vocabulary=54)
-    upstream = torch.randn(3, 5, 12).to(dtype)
-
-    def forward_and_backward():
-        shard, start = shard_of(weight)
-        latent = bag_embedding(shard, token_ids, vocabulary_start=start, reduce=sum_over_ranks)
-        latent.backward(upstream)
-        return latent.detach(), shard.grad
-
-    expected = bag_embedding(weight, token_ids)
-    (grad,) = torch.autograd.grad(expected, weight, upstream)
-    results = run_ranks(2, forward_and_backward)
-    tolerance = {"rtol": torch.finfo(dtype).eps * 2, "atol": torch.finfo(dtype).eps * 2}
-    for latent, _ in results:
-        torch.testing.assert_close(latent, expected.detach(), **tolerance)
-    torch.testing.assert_close(torch.cat([grad for _, grad in results]), grad, **tolerance)
-    if bag_size == 1:
-        assert all(torch.equal(latent, expected) for latent, _ in results)
 
 
 def test_the_exchange_is_one_float32_vector_per_latent_token():
