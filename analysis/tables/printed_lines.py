@@ -159,6 +159,10 @@ def _numbers(texts: Sequence[str]) -> list[Any]:
         return [*map(_number, texts)]
 
 
+_NOT_FINITE = re.compile(r"(?<=: )(-?inf|nan)\b")
+"""Numbers that Python prints in a dictionary, but does not read there."""
+
+
 def of_trainer(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of Hugging Face's Trainer. Its summary, at the end, has as `train_loss` a mean
     over the run, which is left out."""
@@ -192,7 +196,8 @@ def matches(block: str, lines: Sequence[Line]) -> tuple[NDArray[np.int64], list[
             elif name == "milliseconds":
                 name, values = "training_seconds", [int(value) / 1000 for value in values]
             elif name == "row":
-                name, values = "", [of_trainer(ast.literal_eval(value)) for value in values]
+                rows = [ast.literal_eval(_NOT_FINITE.sub(r"'\1'", value)) for value in values]
+                name, values = "", [*map(of_trainer, rows)]
             elif name == "value" and "key" in pattern.groupindex:
                 keys = [match["key"] for match in own if match["value"] is not None]
                 name, values = "", [{key: value} for key, value in zip(keys, values, strict=True)]

@@ -795,6 +795,14 @@ def test_what_a_trainer_prints_is_read(program, tmp_path):
     assert found.runs["state"].item() == "done"
 
 
+def test_a_diverged_run_of_the_trainer_prints_numbers_that_python_does_not_read(tmp_path):
+    lines = [f"{{'loss': {loss(step)}, 'epoch': {step / 15:.2f}}}" for step in STEPS[:-1]]
+    lines += ["{'loss': nan, 'grad_norm': inf, 'epoch': 2.0}"]
+    found = import_logs([str(written(tmp_path / "run", "train.log", lines))], FACTS)
+    assert found.runs["state"].item() == "diverged"
+    assert found.runs["last_train_loss"].item() == loss(STEPS[-2])
+
+
 def test_a_line_that_no_known_program_prints_comes_with_a_pattern_that_reads_it(tmp_path):
     log = [f"  >> Step={s:,} | total loss = {loss(s):.3f} | 3 it/s" for s in STEPS]
     place = str(written(tmp_path / "run", "out.txt", log))
