@@ -282,10 +282,8 @@ def test_what_does_the_work():
 def test_what_depends_on_the_method_and_what_speaks_against_the_batch():
     found = summary(PARTS)
     worse = [row["question"] for row in against_the_best_batch() if row["verdict"] == "worse"]
-    assert [name.partition(" against")[0] for name in worse] == [
-        "shuffled targets",
-        "label smoothing",
-    ]
+    arms = [name.partition(" against")[0] for name in worse]
+    assert arms == ["shuffled targets", "label smoothing"]
     assert not [row for row in against_the_best_batch() if row["verdict"] == "better"]
     of_day = {"input only against baseline", "falling look-ahead against baseline"}
     rows = found.verdicts[found.verdicts["question"].isin(of_day)]

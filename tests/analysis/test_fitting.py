@@ -55,12 +55,9 @@ def test_a_fit_that_did_not_converge_is_no_number_but_a_sentence():
     x = np.linspace(0.0, 20.0, 50)
     waves = Formula(("pitch",), lambda p, c: 3.0 + np.sin(p["pitch"] * c["x"]), {"x": x})
     observed = waves.loss(np.array([2.0])) + 0.01 * np.random.default_rng(0).standard_normal(50)
-    problem, starts = (
-        Problem(waves, observed, HUBER),
-        np.array([[0.4], [0.8], [1.3], [2.0], [2.7], [3.5]]),
-    )
+    starts = np.array([[0.4], [0.8], [1.3], [2.0], [2.7], [3.5]])
     with pytest.raises(UserError, match="only 1 of 6 starts ended at objective"):
-        fit(problem, starts)
+        fit(Problem(waves, observed, HUBER), starts)
 
 
 def test_too_few_runs_are_refused():

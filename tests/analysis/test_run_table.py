@@ -143,9 +143,8 @@ def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(tmp_
     assert data == BOOKS
     assert recorded.data.corpora[0].path == "books-bpe1024"
     (launch,) = json.loads(row["launches"])
-    assert (
-        launch["end"] >= launch["start"] > 1.7e9
-    )  # so that a reader sees whether a plan was first
+    # So that a reader sees whether a plan was first.
+    assert launch["end"] >= launch["start"] > 1.7e9
     for path in kept.glob("*.parquet"):
         said = pd.read_parquet(path).to_json()
         assert not [word for word in ("someone", "secret", "home", "host") if word in said]

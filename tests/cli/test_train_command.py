@@ -56,19 +56,14 @@ def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(words, tm
         time.sleep(0.005)
     second.send_signal(signal.SIGTERM)
     out, error = second.communicate()
-    assert (second.returncode, out.splitlines()[-1]) == (
-        1,
-        f"preempted: {folder}; the same command goes on from there",
-    )
+    preempted = f"preempted: {folder}; the same command goes on from there"
+    assert (second.returncode, out.splitlines()[-1]) == (1, preempted)
     assert error in ("", "loading torch and Megatron-Core …\n")  # said where it takes long
     assert run_record.read(folder).state == "preempted"
 
     record = run(words, folder, *SETTINGS)
-    assert [segment["ended"].split()[0] for segment in record.segments] == [
-        "SIGHUP",
-        "SIGTERM",
-        "done",
-    ]
+    ends = [segment["ended"].split()[0] for segment in record.segments]
+    assert ends == ["SIGHUP", "SIGTERM", "done"]
     run(words, tmp_path / "unbroken", *SETTINGS)
     assert_same_run(folder, tmp_path / "unbroken")
 

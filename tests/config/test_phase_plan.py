@@ -102,10 +102,8 @@ def test_a_warm_up_of_equal_flops_has_more_steps_and_costs_the_same_in_total(riv
 @also(307, 1.0, 4)
 @also(1003, 0.95, 4)
 def test_no_number_of_steps_is_nearer_to_equal_flops(steps, share, parts):
-    whole, rival = (
-        example("superposition={}", "batch.sequences=12"),
-        {"parts": parts, "step_ratio": share},
-    )
+    whole = example("superposition={}", "batch.sequences=12")
+    rival = {"parts": parts, "step_ratio": share}
 
     def run(length: int) -> Config:
         schedule = whole.schedule.model_copy(update={"steps": length})

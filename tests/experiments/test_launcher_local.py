@@ -69,13 +69,8 @@ def test_same_identity_is_the_same_run_whatever_its_name(tmp_path):
 
 
 def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(tmp_path):
-    study = study_of(
-        config("fail", "seed=0"),
-        config("bug", "seed=1"),
-        config("killed", "seed=2"),
-        config("good", "seed=3"),
-        config("diverge", "seed=4"),
-    )
+    names = ("fail", "bug", "killed", "good", "diverge")
+    study = study_of(*(config(name, f"seed={n}") for n, name in enumerate(names)))
     queue = submit(study, tmp_path)
     assert {run.config.name for run in queue.over.values()} == {"good", "diverge"}
     reasons = "\n".join(why for _, why in queue.failed.values())

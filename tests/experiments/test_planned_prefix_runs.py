@@ -46,14 +46,8 @@ def test_the_papers_whole_grid_is_trained_for_little_more_than_half():
 def test_trunks_stand_before_their_branches_and_name_their_forks():
     planned = planner(one(1, 0.0), one(4, 0.2), one(4, 0.5), one(4, 0.3), one(8, 0.2)).decided()
     names = [run.config.name.removesuffix("-") for run in planned]
-    assert names == [
-        "s1-r0.0",
-        "trunk-s4-30steps-seed0",
-        "s4-r0.2",
-        "s4-r0.5",
-        "s4-r0.3",
-        "s8-r0.2",
-    ]
+    assert names[:2] == ["s1-r0.0", "trunk-s4-30steps-seed0"]
+    assert names[2:] == ["s4-r0.2", "s4-r0.5", "s4-r0.3", "s8-r0.2"]
     prefix = planned[1]
     assert (prefix.config.role, prefix.config.execution.keep_steps) == ("trunk", (20, 30))
     forks = [run.config.execution.fork_from for run in planned[2:5]]
@@ -117,11 +111,8 @@ def test_what_has_begun_goes_on_alone(tmp_path):
     first = planning.decided()[1]
     begin(first, "preempted")
     planned = planning.decided()
-    assert [bool(run.prefix) for run in planned if run.config.role != "trunk"] == [
-        False,
-        True,
-        True,
-    ]
+    branches = [run for run in planned if run.config.role != "trunk"]
+    assert [bool(run.prefix) for run in branches] == [False, True, True]
     begin(planned[2], "done")
     # Two would have to wait for a shared prefix run that serves one of them: it is left out,
     assert all(run.config.role != "trunk" for run in planning.decided())
@@ -149,12 +140,8 @@ def test_branches_of_a_trunk_whose_checkpoints_are_gone_are_trained_alone(tmp_pa
     begin(prefix, "done")
     assert [run.prefix == prefix for run in planning.decided()[1:]] == [True] * 3
     checkpoint_place(prefix.folder, 20).rmdir()
-    assert {run.config.name: bool(run.prefix) for run in planning.decided()} == {
-        prefix.config.name: False,
-        "s4-r0.2-": False,
-        "s4-r0.3-": True,
-        "s4-r0.5-": True,
-    }
+    branches = [run.config.name for run in planning.decided() if run.prefix]
+    assert branches == ["s4-r0.3-", "s4-r0.5-"]
     shutil.rmtree(checkpoint_folder(prefix.folder))
     assert [run.prefix for run in planning.decided()] == [None] * 3
 

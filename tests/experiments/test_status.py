@@ -27,12 +27,8 @@ from tst_study.text import big, duration, shortened, wrapped
 
 def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path):
     open_run(tmp_path).status("running", 3, loss=4.0, phase="recovery", seconds_left=9.0)
-    interrupted = status.row(tmp_path)
-    assert (interrupted.state, interrupted.step, interrupted.seconds_left) == (
-        "interrupted",
-        3,
-        None,
-    )
+    row = status.row(tmp_path)
+    assert (row.state, row.step, row.seconds_left) == ("interrupted", 3, None)
     with file_lock.hold(tmp_path):
         running = status.row(tmp_path)
     assert (running.state, running.phase, running.seconds_left) == ("running", "recovery", 9.0)

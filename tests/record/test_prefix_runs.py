@@ -87,15 +87,8 @@ def test_a_trunk_is_the_same_run_whatever_it_was_planned_for():
 def prefix(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten steps, of which all are superposed; forks after steps 5 and 10."""
     folder = tmp_path_factory.mktemp("runs") / "trunk"
-    run(
-        words,
-        folder,
-        "schedule.stop_after=10",
-        "execution.keep_steps=[5, 10]",
-        "execution.checkpoint_every=3",
-        "role=trunk",
-        *LOGGED,
-    )
+    kept = ("execution.keep_steps=[5, 10]", "execution.checkpoint_every=3")
+    run(words, folder, "schedule.stop_after=10", "role=trunk", *kept, *LOGGED)
     return folder
 
 

@@ -96,10 +96,8 @@ def test_a_study_from_text_to_report(cluster, tmp_path):
     assert (root / "report" / "report.html").exists()
     record = run_record.read(next(root.glob("*-superposed-reinitialize_at_switch-*")))
     assert record.segments[0]["forked_from"]["run_id"].startswith("trunk-s4-50steps-seed0-")
-    assert (
-        record.segments[1]["code"]
-        == run_record.read(next(root.glob("trunk-*"))).segments[0]["code"]
-    )
+    trunk = run_record.read(next(root.glob("trunk-*")))
+    assert record.segments[1]["code"] == trunk.segments[0]["code"]
 
 
 def test_the_array_of_the_documents_prepares_what_one_process_prepares(cluster, tmp_path):

@@ -83,11 +83,8 @@ def test_a_law_comes_out_of_budgets_in_billions(name, tmp_path):
     assert both["params"].iloc[1] / both["params"].iloc[0] == pytest.approx(1, abs=0.15)
 
 
-FRONTIERS = {  # exponents of the compute-optimal size, as published
-    "Porian, as Kaplan": 0.834,
-    "Llama 3": 0.469,
-    "Marin, DCLM": 0.391,
-}
+FRONTIERS = {"Porian, as Kaplan": 0.834, "Llama 3": 0.469, "Marin, DCLM": 0.391}
+"""Exponents of the compute-optimal size, as published."""
 
 
 @pytest.mark.parametrize("name", FRONTIERS)
