@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.conformance.from_the_paper import loss_and_gradients
+from tests.conformance.generate import MISTAKES, generate
 from tst_study.conformance import cases, check, judge
-from tst_study.conformance.generate import MISTAKES, generate
 from tst_study.conformance.judging import CASES, MENDS, judge_file
 from tst_study.errors import UserError
 from tst_study.superposition import Superposition

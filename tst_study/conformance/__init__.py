@@ -5,7 +5,8 @@ and the answers of the usual mistakes. It needs numpy alone.
 
     print(check(my_loss, my_embed))
 
-`cases.json` holds the cases, which `generate.py` has computed, and `judging.py` judges answers.
+`cases.json` holds the cases, which `tests/conformance/generate.py` in the repository computes, and
+`judging.py` judges answers.
 """
 
 from tst_study.conformance.judging import Verdict, cases, check, judge

@@ -2,7 +2,7 @@
 target, as the paper's text says it (section 3). It shares no code with the losses of this package,
 which are checked against it.
 
-    python -m tst_study.conformance.generate > answered.json
+    python -m tests.conformance.generate > answered.json
 
 What a case gives stands in `cases.json`, and this computes all answers anew: those of the right
 `Reading`, of normalisations that are right, too, and of the usual mistakes. A new case is what it
