@@ -360,6 +360,12 @@ def test_what_is_no_log_is_refused_by_name(source, words, tmp_path):
         tables(tmp_path / source)
 
 
+def test_the_line_of_a_printed_number_that_is_none_is_named(tmp_path):
+    log = written(tmp_path, "train.log", [*"." * 30, "at 1 of 9 was 1e"])
+    with pytest.raises(UserError, match=r"train.log, line 31, loss: '1e' is not a number"):
+        import_logs([str(log)], FACTS, lines=[r"at (?P<step>\d+) of 9 was (?P<loss>\S+)"])
+
+
 def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch):
     log = torchtitan(tmp_path / "run")
     for name in {name for name in sys.modules if name.partition(".")[0] == "tensorboard"}:

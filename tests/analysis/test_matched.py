@@ -215,6 +215,7 @@ def test_equal_loss_of_a_known_power_law_is_exact(tmp_path):
     (row,) = rows_of_kind(matched(compare(load(tmp_path))), "equal loss").to_dict("records")
     assert row["steps_ratio"] == pytest.approx(math.sqrt(2), rel=1e-4)
     assert row["baseline_steps"] == 1414
+    assert (row["verdict"], row["note"]) == ("two seeds: no claim", "")
 
 
 def arm(losses: dict[int, list[float]]) -> pd.DataFrame:

@@ -279,6 +279,7 @@ def test_runs_share_the_gpus_of_a_machine_each_with_its_own(tmp_path, monkeypatc
     segments = [run_record.read(path).segments for path in (tmp_path / "runs").glob("seconds*")]
     assert [len(rows) for rows in segments] == [1] * 4
     assert {rows[0]["devices_seen"] for rows in segments} == {"0,GPU-a1", "5,MIG-b/1/0"}
+    assert all(int(rows[0]["port_seen"]) > 0 for rows in segments)  # where its ranks meet
     assert most == 2
     for count, said in ((6, "GPUs on this machine: 5, of which each run needs 6"), (1, "")):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "" if count == 1 else "0,1,2,3,4")

@@ -52,6 +52,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
         "package": tst_study.__file__,
         "scontrol": shutil.which("scontrol"),
         "devices_seen": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "port_seen": os.environ.get("MASTER_PORT"),
     }
     writer.start_segment(start or None, {**launch_facts(), **seen})
     with open(folder / "launches", "a") as file:
