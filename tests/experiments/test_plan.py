@@ -159,6 +159,7 @@ def test_what_seeds_detect_is_said_in_nats_and_the_other_way_round(tmp_path):
     assert f"f: 2 questions, 3 seeds: they detect a gain of {0.1 * wider:.2g} nats" in first
     seeds = next(n for n in range(3, 99) if (smallest_detectable(n, 2) or 9) <= 2)
     assert needed.strip() == f"A gain of 0.2 nats needs {seeds} seeds."
+    assert len(lines(seeded(3), *asked, deviation=0.01)) == 2  # they detect 0.2, too
     assert "Verdicts need 3" in lines(seeded(1))[0]
     assert lines(seeded(3)[::2]) == []
 
