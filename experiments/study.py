@@ -15,6 +15,9 @@ from tst_study.config.schema import Config
 from tst_study.errors import UserError
 from tst_study.experiments.corpora import Recipe
 
+BUNDLED = Path(__file__).parent / "studies"
+"""The folder of the bundled studies."""
+
 
 class Results(Protocol):
     """The results that a study may ask for."""
@@ -64,8 +67,9 @@ class Study:
     home: Path = Path()
     """The folder from which relative paths in the study's files start."""
     files: tuple[Path, ...] = ()
-    """The files of a user's study: its own, its base and the Python that it imports; empty for a
-    bundled study. They are registered with the questions, and copied to where Slurm's jobs run."""
+    """The files of the study: its own, its base and the Python that it imports; empty for a bundled
+    study in Python. They are registered with the questions, and copied to where Slurm's jobs
+    run."""
     resources_of: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     """Returns what the study asks of a cluster for a run, such as `{"gpus_per_node": 8}`; it counts
     before everything in the launcher's profile."""
@@ -84,10 +88,13 @@ class Study:
         return config.model_copy(update={"data": data, "fork_from": fork})
 
     def check_folder(self) -> None:
-        """Raise `UserError` if the study's folder holds the runs of another file."""
+        """Raise `UserError` if the study's folder holds the runs of another file. A bundled study
+        has the same file in every installation of this package."""
         there = read_json(self.folder / "study" / "study.json", TypeAdapter(dict[str, str]))
         own = str(self.files[0].absolute()) if self.files else ""
         other = (there or {}).get("file", own)
+        if Path(own).parent == BUNDLED and Path(other).parts[-3:] == Path(own).parts[-3:]:
+            return
         if other != own and Path(other).exists():
             raise UserError(f"{self.folder}: holds the runs of {other}; name another --runs")
 

@@ -123,7 +123,8 @@ class Bookkeeper:
             self.log.evaluating(done, tokens, held_out.predicted_tokens)
 
         result = evaluate(self.model, held_out, self.ranks, say)
-        if not math.isfinite(result.nats_per_token):
+        # Losses so far apart that their squares overflow have no standard error.
+        if not math.isfinite(result.nats_per_token + result.standard_error):
             raise DivergedError("held-out", result.nats_per_token, done)
         row = {
             "eval_set": f"{held_out.name}-{held_out.fingerprint[:16]}",

@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,7 @@ import pytest
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import read_questions, register
+from tst_study.atomic_files import write_json
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config, to_dict, to_toml
 from tst_study.config.schema import load as load_config
@@ -416,6 +418,18 @@ def test_a_folder_of_another_file_s_runs_is_refused(tmp_path):
         load(str(tmp_path / "copy.toml"))
     os.remove(tmp_path / "ours.toml")  # renamed
     load(str(tmp_path / "copy.toml")).keep_files()
+
+
+def test_a_bundled_study_goes_on_under_another_installation(tmp_path):
+    """Such as a new environment, with the old one still there."""
+    for name, refused in (("batch", False), ("gate", True)):
+        old = tmp_path / f"old/experiments/studies/{name}.toml"
+        for folder in (old.parent, tmp_path / "runs/study"):
+            folder.mkdir(parents=True, exist_ok=True)
+        old.touch()
+        write_json(tmp_path / "runs/study/study.json", {"file": str(old)})
+        with pytest.raises(UserError, match="holds the runs of") if refused else nullcontext():
+            load("batch", runs=tmp_path / "runs")
 
 
 def test_a_question_keeps_the_registration_that_an_archive_has(tmp_path):
