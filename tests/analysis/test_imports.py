@@ -801,6 +801,14 @@ def test_what_a_trainer_prints_is_read(program, tmp_path):
     assert found.runs["state"].item() == "done"
 
 
+def test_a_number_that_some_lines_leave_out_is_read_from_the_others(tmp_path):
+    rate = " learning rate: 1.0E-03 |"
+    lines = [f"iteration {n}/ 3 |{rate * (n < 3)} lm loss: {6 - n}.0E+00 |" for n in (1, 2, 3)]
+    found = import_logs([str(written(tmp_path / "run", "train.log", lines))], FACTS | {"steps": 3})
+    assert found.curves["loss"].tolist() == [5.0, 4.0, 3.0]
+    assert found.curves["learning_rate"].fillna(0.0).tolist() == [1e-3, 1e-3, 0.0]
+
+
 def test_a_diverged_run_of_the_trainer_prints_numbers_that_python_does_not_read(tmp_path):
     lines = [f"{{'loss': {loss(step)}, 'epoch': {step / 15:.2f}}}" for step in STEPS[:-1]]
     lines += ["{'loss': nan, 'grad_norm': inf, 'epoch': 2.0}"]
