@@ -106,17 +106,17 @@ def studies(
 def new(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
     """Write a grid with comments, to start a study of one's own from, and a run.toml as its base
     if there is none."""
-    from tst_study.experiments.studies.catalogue import HERE
+    from tst_study.experiments.study import BUNDLED
 
     if file.suffix != ".toml" or file.exists():
         raise UserError(
             f"{file}: {'exists' if file.exists() else 'is no .toml'}; name another file"
         )
-    text = (HERE / "scales" / "new.toml").read_text()
+    text = (BUNDLED / "scales" / "new.toml").read_text()
     file.write_text(text.replace("FILE", str(file)).replace('"ours"', f'"{file.stem}"'))
     base, there = file.with_name("run.toml"), "is its base"
     if not base.exists():
-        base.write_text((HERE / "scales" / "new-run.toml").read_text())
+        base.write_text((BUNDLED / "scales" / "new-run.toml").read_text())
         there = "is written as its base"
     print(f"{file}: written; {base} {there}; adapt both, then: tst-study plan {file}")
 

@@ -103,6 +103,7 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
     steps = int(first["steps"])
     held_out = _held_out(summary, runs)
     kind = ["phase", "loss_name"]
+    # Runs that logged the same steps, told by a hash of them, are smoothed together.
     mine["logged"] = pd.util.hash_array(mine["step"].to_numpy())
     mine["logged"] = mine.groupby(["folder", *kind])["logged"].transform("sum")
     parts = [smoothed(rows, steps) for _, rows in mine.groupby([*kind, "logged"], sort=True)]

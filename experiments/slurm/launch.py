@@ -130,7 +130,7 @@ def _end(folder: Path, status: int) -> tuple[str, str]:
     if words.endswith((MEMORY, ": Killed")):
         words += ": raise memory_gb" if MEMORY in words else ", for its memory? Raise memory_gb"
         cpus, per_cpu = (
-            os.environ.get(f"SLURM_{it}", "0") for it in ("CPUS_ON_NODE", "MEM_PER_CPU")
+            os.environ.get(name, "0") for name in ("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_CPU")
         )
         megabytes = int(os.environ.get("SLURM_MEM_PER_NODE", int(cpus) * int(per_cpu)))
         words += f", now {megabytes / 1024:.3g}" * bool(megabytes)

@@ -13,11 +13,10 @@ from tst_study.errors import UserError, one_line, one_of
 from tst_study.experiments.corpora import by_folder
 from tst_study.experiments.studies.grid import Declared
 from tst_study.experiments.studies.study_file import StudyFile, scales
-from tst_study.experiments.study import Study
+from tst_study.experiments.study import BUNDLED, Study
 from tst_study.record.reader import find_run_folders
 
-HERE = Path(__file__).parent
-STUDIES = {path.stem: path for path in (*sorted(HERE.glob("*.toml")), HERE / "tuned.py")}
+STUDIES = {path.stem: path for path in (*sorted(BUNDLED.glob("*.toml")), BUNDLED / "tuned.py")}
 """The files of the bundled studies, by name."""
 
 

@@ -21,7 +21,7 @@ from tst_study.experiments.state.status import rows_in
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.grid import Tuning
 from tst_study.experiments.studies.setting import BASELINE, Setting
-from tst_study.experiments.study import Study
+from tst_study.experiments.study import BUNDLED, Study
 
 
 class Bowl:
@@ -70,7 +70,7 @@ def test_a_better_batch_of_the_baseline_is_that_of_every_arm():
 )
 def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best, tried):
     """Twice at most: a best rate beyond that stays at the edge."""
-    setting = Setting.read(catalogue.HERE / "scales/smoke.toml")
+    setting = Setting.read(BUNDLED / "scales/smoke.toml")
     ladder = tuple(setting.with_rate(rate) for rate in (1.41e-3, 2e-3, 2.83e-3))
     tuning = Tuning((ladder,), (BASELINE,), lambda chosen: ())
     runs = tuning.runs("tuned", Bowl(best))
@@ -80,7 +80,7 @@ def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best, tried):
 
 def test_runs_of_an_archive_are_not_trained_again(tmp_path, monkeypatch):
     """Their losses decide what follows, as if their folders were there."""
-    setting = Setting.read(catalogue.HERE / "scales/smoke.toml")
+    setting = Setting.read(BUNDLED / "scales/smoke.toml")
     configs = [setting.config("tuned", BASELINE, seed) for seed in range(2)]
     archive = tmp_path / "archive"
 
