@@ -6,7 +6,7 @@ from shlex import quote
 from typing import Self
 
 from tst_study.config.schema import FolderName, Fraction, PathText, Positive, Strict
-from tst_study.data.manifest import MANIFEST
+from tst_study.data.manifest import MANIFEST, read_manifest
 from tst_study.errors import UserError
 from tst_study.waiting import waiting
 
@@ -82,21 +82,29 @@ class Text(TextSource):
         return self.model_copy(update={"name": f"{self.name}-{gigabytes}GB", "limit_bytes": limit})
 
     def prepare(self, folder: Path) -> None:
-        if _is_whole(folder):
-            return
-        if self.is_remote:
+        had = read_manifest(folder).request if _is_whole(folder) else {}
+        if self.is_remote and not had:
             raise UserError(f"{folder}: not prepared; first: {self.command(folder)}")
+        if "adopted" in had:
+            return  # other tools made the token files, and nothing says of which text
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import Request
 
-        request = Request(
-            [self.source],
-            self.tokenizer,
-            validation_share=self.validation_share,
-            within_documents=self.within_documents,
-            limit_bytes=self.limit_bytes,
-        )
-        prepare(request, folder)
+        request = Request([self.source], **self.model_dump(exclude={"name", "source"}))
+        try:
+            request.resolved().sources_besides(folder)
+        except UserError:
+            if had:
+                return  # it was prepared elsewhere, and only the token files are here
+            raise
+        # Whoever prepared it may have given options that a recipe lacks, and have prepared a text
+        # of the hub in part, or with a copy of its tokenizer.
+        free = {"text_field", "skip_empty", "licence", "notes"}
+        if self.is_remote and not self.limit_bytes:
+            free.add("limit_bytes")
+        if self.is_remote and str(had.get("tokenizer")).startswith("sha256:"):
+            free.add("tokenizer")
+        prepare(replace(request, **{key: had[key] for key in free & had.keys()}), folder)
 
     @property
     def is_remote(self) -> bool:
@@ -104,10 +112,13 @@ class Text(TextSource):
 
     def command(self, folder: Path) -> str:
         """Return the command that makes it in a folder."""
-        limit = f" --limit-bytes {self.limit_bytes}" if self.limit_bytes else ""
+        share = self.validation_share
         return (
             f"tst-study data prepare --source {quote(self.source)} --to {quote(str(folder))} "
-            f"--tokenizer {quote(self.tokenizer)}{limit}"
+            f"--tokenizer {quote(self.tokenizer)}"
+            + (f" --limit-bytes {self.limit_bytes}" if self.limit_bytes else "")
+            + (f" --validation-share {share}" if share is not None else "")
+            + " --within-documents" * self.within_documents
         )
 
 
@@ -138,8 +149,8 @@ class TopicalLanguage:
 Recipe = Books | Text | TopicalLanguage
 """A corpus that a study reads. `name` is the name of its folder in `PREPARED`. `prepare(folder)`
 makes the corpus, or does nothing if it is complete. After an interruption, `Books` and a `Text`
-continue and a `TopicalLanguage` starts over. A `Text` of the hub is never made: it raises
-`UserError` if it is not complete."""
+continue and a `TopicalLanguage` starts over. A `Text` of the hub is never made. Raises `UserError`
+if that is not complete, and if the folder holds the corpus of another request."""
 
 
 _LLAMA, _QWEN = "meta-llama/Meta-Llama-3-8B", "Qwen/Qwen3-30B-A3B"

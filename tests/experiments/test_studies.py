@@ -1,16 +1,18 @@
 """Studies at every scale; at scale `paper` they are the paper's runs to the digit."""
 
 import csv
+import shlex
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.input.answers import answer
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
-from tst_study.experiments.corpora import FINEWEB_EDU
+from tst_study.experiments.corpora import FINEWEB_EDU, Text
 from tst_study.experiments.plan.layouts import Allocation, problems
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.studies import catalogue
@@ -136,3 +138,22 @@ def test_a_hub_corpus_names_the_command_that_prepares_it():
     command = "not prepared; first: tst-study data prepare --source hf://HuggingFaceFW/fineweb-edu"
     with pytest.raises(UserError, match=command):
         FINEWEB_EDU.prepare(Path("prepared/fineweb"))
+
+
+def test_a_corpus_of_a_hub_is_the_one_that_its_recipe_describes(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "train.jsonl").write_text('{"text": "some of our words"}\n' * 99)
+    ends = {"validation_share": 0.2, "within_documents": True, "limit_bytes": 1000}
+    text = Text(name="ends", source=f"hf://{tmp_path}/hub", tokenizer="bytes", **ends)
+    folder = tmp_path / "prepared"
+    assert answer(shlex.split(text.command(folder))[1:], tmp_path).status == 0
+    for limit in (1000, None):  # a text without a limit may be prepared in part
+        text.model_copy(update={"limit_bytes": limit}).prepare(folder)
+    for key, value in {
+        "limit_bytes": 2000,
+        "validation_share": 0.1,
+        "tokenizer": "bpe:300",
+    }.items():
+        with pytest.raises(UserError, match=rf"another preparation \({key}: .*, now {value!r}\)"):
+            text.model_copy(update={key: value}).prepare(folder)

@@ -201,6 +201,12 @@ def test_a_text_with_a_recipe_is_made_from_the_lab_s_file(tmp_path):
     prepare(ours)
     assert (lab / "prepared" / "ours" / "tokenizer.json").exists()
     assert [path.name for path in (lab / "prepared").iterdir()] == ["ours"]
+    prepare(ours)
+    other = '[text.ours]\nsource = "mytext.jsonl"\ntokenizer = "bytes"\n'
+    with pytest.raises(UserError, match=r"belongs to another .*tokenizer: 'bpe:262', now 'bytes'"):
+        prepare(study(lab, GRID + other))
+    (lab / "mytext.jsonl").unlink()
+    prepare(ours)  # on a machine that has the token files alone
 
 
 def test_scales_override_any_table_and_the_first_is_the_default(tmp_path):
