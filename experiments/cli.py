@@ -54,7 +54,7 @@ RunsFolder = Annotated[
 LauncherName = Annotated[
     str | None,
     typer.Option(
-        help="local, gpus, slurm, or one of an installed package; by default the profile's, else "
+        help="Such as gpus or slurm (an unknown name lists all); by default the profile's, else "
         "local."
     ),
 ]

@@ -60,13 +60,18 @@ SMALL_STEPS = (
     "sequence_warmup={parts = 3, step_ratio = SHARE}",
     "sequence_warmup={parts = 4, step_ratio = SHARE}",
 )
-"""The rivals of superposition, for batches of 12 sequences of 24 positions."""
+"""The rivals of superposition, for batches of 12 sequences of 24 positions, each of which also has
+its FLOPs counted by torch (`tests/cost/test_step.py`)."""
+
+
+def rival_keys(rival: str, steps: int, share: float) -> tuple[str, ...]:
+    batch = ("batch.sequences=12", "batch.sequence_length=24")
+    schedule = (f"schedule.steps={steps}", "schedule.warmup_steps=0")
+    return ("superposition={}", rival.replace("SHARE", str(share)), *batch, *schedule)
 
 
 def with_small_steps(rival: str, steps: int, share: float) -> Config:
-    batch = ("batch.sequences=12", "batch.sequence_length=24")
-    schedule = (f"schedule.steps={steps}", "schedule.warmup_steps=0")
-    return example("superposition={}", rival.replace("SHARE", str(share)), *batch, *schedule)
+    return example(*rival_keys(rival, steps, share))
 
 
 @pytest.mark.parametrize("rival", SMALL_STEPS)

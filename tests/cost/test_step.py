@@ -7,6 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.config.test_phase_plan import SMALL_STEPS, rival_keys
 from tests.tiny_runs import MIXTURE, built, tiny
 from tst_study.batches import StepBatches
 from tst_study.config.phase_plan import plan_phases
@@ -29,8 +30,7 @@ KINDS = {
     "tied": ("model.tied_embeddings=true",),
     "mixture": MIXTURE,
     "micro-batches": ("execution.micro_batch=1",),
-    "batch warm-up": ("superposition={}", "batch_warmup={parts = 2, step_ratio = 0.5}"),
-    "sequence warm-up": ("superposition={}", "sequence_warmup={parts = 2, step_ratio = 0.5}"),
+    **{rival: rival_keys(rival, 24, 0.5) for rival in SMALL_STEPS},
 }
 
 
@@ -49,13 +49,13 @@ UNCOUNTED = {torch.ops.aten.addmm_: product, torch.ops.aten._grouped_mm: grouped
 
 @pytest.mark.parametrize("overrides", KINDS.values(), ids=KINDS.keys())
 def test_the_flops_of_a_step_are_those_that_torch_counts(words, overrides):
-    """In the first step, and in the first one after the switch."""
+    """In the first step of each stage."""
     config = tiny(words, *overrides)
     plan, model_shape = plan_phases(config), config.model
     # Only the plain kernel of attention consists of products that torch counts.
     with sdpa_kernel(SDPBackend.MATH), built(config) as (model, ranks):
         batches = StepBatches(config, plan, ranks)
-        for step in (0, 10):
+        for step in plan.stages:
             objective, (ids, labels) = plan.objective(step), batches(step)
             counts, size = objective.count_targets(labels), config.execution.micro_batch or 4
             with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:

@@ -28,7 +28,7 @@ from tst_study.config.schema import Config, to_toml
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.experiments import cli
-from tst_study.experiments.launcher import Options, launcher_of, launchers
+from tst_study.experiments.launcher import LAUNCHERS, Options, launcher_of, launchers
 from tst_study.experiments.launches import RETRIES
 from tst_study.experiments.local import local_launcher as launcher_local
 from tst_study.experiments.local import queue as local_queue
@@ -295,7 +295,9 @@ def test_a_launcher_of_another_package_is_found_by_its_entry_point(tmp_path, mon
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="launcher theirs: No module named 'theirs'; reinstall"):
         launcher_of("theirs")
-    assert [type(each).__name__ for each in launchers()] == ["Local", "Gpus", "Slurm"]
+    assert [type(each).__name__ for each in launchers()] == [
+        path.partition(":")[2] for path in LAUNCHERS.values()
+    ]
     assert "left out: launcher theirs" in capsys.readouterr().err
     (tmp_path / "theirs.py").write_text("class Theirs:\n    def __init__(self, options): ...\n")
     assert type(launcher_of("theirs")).__name__ == "Theirs"
