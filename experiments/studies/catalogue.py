@@ -2,10 +2,13 @@
 
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from os.path import realpath
 from pathlib import Path
 
+import tst_study
 from tst_study.config.identity import digest, identity_form
 from tst_study.config.schema import load as load_config
 from tst_study.config.schema import read_toml, to_dict
@@ -22,7 +25,7 @@ STUDIES = {path.stem: path for path in (*sorted(BUNDLED.glob("*.toml")), BUNDLED
 
 def scales_of(path: Path) -> list[str]:
     """Return the names of the scales of a study's file."""
-    return scales(path) if path.suffix == ".toml" else [name for name in _declared(path) if name]
+    return scales(path) if path.suffix == ".toml" else [name for name in _declared(path)[0] if name]
 
 
 def described() -> dict[str, tuple[str, list[str]]]:
@@ -88,14 +91,14 @@ def _of_file(name: str, bundled: bool, scale: str | None) -> Study:
     but `quick` for a bundled one."""
     path = STUDIES[one_of(name, STUDIES, "study")] if bundled else Path(name)
     home, of = (Path(), f" of study {name!r}") if bundled else (path.parent, f" of {path}")
-    declared = _declared(path) if path.suffix == ".py" else {}
+    declared, imported = _declared(path) if path.suffix == ".py" else ({}, [])
     known = [name for name in declared if name] if declared else scales(path)
     if scale and not known:
         raise UserError(f"--scale {scale}: {name} has no scales; leave it out")
     first = "quick" if bundled and "quick" in known else next(iter(known), "")
     chosen = one_of(scale, known, "scale", of) if scale else first
     if declared:
-        return _of_python(path, declared[chosen], chosen, home)
+        return _of_python(path, declared[chosen], imported, chosen, home)
     return _of_grid(path, chosen, home)
 
 
@@ -135,35 +138,67 @@ def run_configs(folder: Path) -> list[Path]:
     return [path for path in files if {"model", "data"} & read_toml(path).keys()]
 
 
-def _declared(path: Path) -> Mapping[str, Declared]:
-    """Return what a Python file declares as `STUDY`, by scale; without scales, by an empty name."""
-    home = str(path.absolute().parent)
-    sys.path.insert(0, home)
+def _declared(path: Path) -> tuple[Mapping[str, Declared], list[Path]]:
+    """Return what a Python file declares as `STUDY`, by scale (without scales, by an empty name),
+    and the files beside it that it imports."""
     try:
-        declared = runpy.run_path(str(path))["STUDY"]
+        with imports_from(path.absolute().parent) as files:
+            declared = runpy.run_path(str(path))["STUDY"]
     except KeyError:
         raise UserError(f"{path}: sets no STUDY; set STUDY = Declared(...)") from None
     except UserError:
         raise
     except Exception as error:  # whatever a user's code may raise
         raise UserError(f"{path}: {one_line(error)}; mend the file") from error
-    finally:
-        sys.path.remove(home)
     by_scale = declared if isinstance(declared, Mapping) else {"": declared}
     if not all(isinstance(each, Declared) for each in by_scale.values()):
         raise UserError(f"{path}: STUDY is no `Declared` of tst_study.experiments; make it one")
-    return by_scale
+    return by_scale, files
 
 
-def _of_python(path: Path, declared: Declared, scale: str, home: Path) -> Study:
-    above = path.absolute().parent
-    imported = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    files = {Path(file).resolve() for file in imported if file}
-    own = sorted(
-        file
-        for file in files
-        if file.is_relative_to(above) and not {"site-packages", "tst_study"} & {*file.parts}
-    )
+@contextmanager
+def imports_from(home: Path) -> Iterator[list[Path]]:
+    """Let a block import modules from the folder of a study. Yields a list, which afterwards holds
+    their files, without those of this package and of the Python environment."""
+    # What was imported before is imported anew: it may have changed, or be another study's.
+    names = {path.stem for path in home.iterdir()}
+    before = {
+        name: sys.modules.pop(name)
+        for name, file in _users_modules(home).items()
+        if home in file.parents or name.partition(".")[0] in names
+    }
+    files: list[Path] = []
+    sys.path.insert(0, str(home))
+    try:
+        yield files
+    finally:
+        sys.path.remove(str(home))
+        files += sorted({file for file in _users_modules(home).values() if home in file.parents})
+        for name, module in before.items():
+            sys.modules.setdefault(name, module)
+
+
+def _users_modules(home: Path) -> dict[str, Path]:
+    """Return the files of imported modules, but for this package and the Python environment."""
+    package = Path(tst_study.__file__).parent  # in a checkout, it has links to folders beside it
+    # A study may lie in an environment, as /usr/src lies in that of /usr/bin/python.
+    folders = [
+        path for path in map(Path, (sys.prefix, sys.base_prefix)) if path not in home.parents
+    ]
+    folders += [package, *(path for path in package.iterdir() if path.is_dir())]
+    installed = tuple(f"{place}/" for path in folders for place in (path, path.resolve()))
+    files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+    return {
+        name: Path(file)
+        for name, file in files.items()
+        if file and name != "__main__"
+        if not file.startswith(installed) and not realpath(file).startswith(installed)
+    }
+
+
+def _of_python(
+    path: Path, declared: Declared, imported: Sequence[Path], scale: str, home: Path
+) -> Study:
     return Study(
         name=path.stem,
         scale=scale,
@@ -176,7 +211,7 @@ def _of_python(path: Path, declared: Declared, scale: str, home: Path) -> Study:
         questions=declared.questions,
         asks=declared.claims,
         home=home,
-        files=(path, *own),
+        files=(path, *imported),
     )
 
 

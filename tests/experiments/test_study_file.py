@@ -4,8 +4,10 @@ import dataclasses
 import json
 import math
 import os
+import sys
 from collections import Counter
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
@@ -390,12 +392,34 @@ def test_a_python_study_says_what_toml_cannot(tmp_path):
     assert [path.name for path in ours.files] == ["ours.py", "helper.py"]
     assert ours.folder == tmp_path / "runs" / "ours"
     assert [question.name for question in ours.questions] == ["s = 4"]
+    assert load(str(tmp_path / "ours.py")).files == ours.files
     (tmp_path / "ours.py").write_text("STUDY = 1\n")
     with pytest.raises(UserError, match="STUDY is no `Declared`"):
         load(str(tmp_path / "ours.py"))
     (tmp_path / "ours.py").write_text("1 / 0\n")
     with pytest.raises(UserError, match="ZeroDivisionError: division by zero; mend the file"):
         load(str(tmp_path / "ours.py"))
+
+
+def test_the_files_of_a_python_study_are_those_it_imports_wherever_it_lies(tmp_path, monkeypatch):
+    """In a folder called like the package, behind a link, and beside an installed package."""
+    real, linked = tmp_path / "tst_study", tmp_path / "linked"
+    real.mkdir()
+    linked.symlink_to(real)
+    (real / "run.toml").write_text(RUN)
+    (real / "ours.py").write_text(f"import installed\n{PYTHON}")
+    (real / "helper.py").write_text("SEEDS = [0, 1, 2]\n")
+    (real / "unused.py").write_text("")
+    library = real / ".venv" / "lib"
+    library.mkdir(parents=True)
+    (library / "installed.py").write_text("")
+    monkeypatch.setattr(sys, "prefix", str(real / ".venv"))
+    monkeypatch.syspath_prepend(library)
+    monkeypatch.syspath_prepend(real)
+    import_module("unused")
+    for folder in (real, linked):
+        assert load(str(folder / "ours.py")).files == (folder / "ours.py", folder / "helper.py")
+    assert [path.name for path in load("tuned").files] == ["tuned.py"]
 
 
 def test_several_run_configs_are_a_study_that_shares_its_prefixes(tmp_path):
