@@ -62,7 +62,7 @@ class Planner:
         rates (`studies.grid.Tuning`) are extended as far as they ever can be.
         """
         pretending = copy(self)
-        pretending.pretends = True
+        pretending.pretends, pretending.remarks = True, {}  # these choices are not made yet
         return self._with_prefixes(pretending.asked_for())
 
     def asked_for(self) -> list[PlannedRun]:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -81,57 +81,30 @@ def table(
     shown = [run for run in runs if matches(run.run_id, pattern)]
     if not shown:
         raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
-    flops = total_flops(runs)
-    own = (run for run in runs if run.config.role != "trunk")
-    alone = total_flops(replace(run, config=run.config.executed(fork_from=None)) for run in own)
-    total = f"{flops:.3g} FLOPs, {_in_words(list(costs.values()), prices, source, at_once)}"
-    if flops < alone:
-        total += f"; shared prefix runs save {1 - flops / alone:.1%} of {alone:.3g}"
-    text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}", total]
+    facts = {run.fingerprint: _facts(run, planner) for run in runs}
+    text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
+    hours = _in_words(list(costs.values()), prices, source, at_once)
+    text.append(f"{total_flops(runs):.3g} FLOPs, {hours}{_saving(runs)}")
     if prices.device:
         mfus = dict.fromkeys(prices.mfus(experts=_is_mixture(run)) for run in runs)
         text += [f"At {mfu_source(mfu)}" for mfu in mfus if mfu]
     text += [*problems(runs, allocation), *planner.dead_ends(), *planner.remarks]
     text += detectable(study, planner.asked_for(), deviation)
-    text += [*missing_text(study, runs), *held_out_text(runs)]
+    text += [*missing_text(study, runs), *held_out_text(runs), *_read_again(runs, facts)]
     headings = ["FLOPs", "GPU-hours" if prices.device else "CPU-hours"]
     headings += ["raw tokens", "epochs", "latent tokens"]
-    facts = {run.fingerprint: _facts(run, planner) for run in runs}
-    often = {
-        _without_seed(run.config.name): times
-        for run in runs
-        if (times := facts[run.fingerprint]["epochs"]) > 1.005 and run.config.role != "trunk"
-    }
-
-    def cells(members: Sequence[PlannedRun]) -> list[str]:
-        """The FLOPs and hours of all these runs, which differ only in their seeds, and the raw
-        tokens, epochs and latent tokens of one of them, those of its shared prefix included."""
-        hours = _sums(costs[run.fingerprint].hours for run in members)
-        one = facts[members[0].fingerprint]
-        times = one["epochs"]
-        read = "" if math.isnan(times) else f"{times:.2g}" if times < 9.95 else f"{times:,.0f}"
-        flops = sum(facts[run.fingerprint]["flops"] for run in members)
-        cost = [f"{flops:.3g}", "" if math.isnan(hours[0]) else span(hours)]
-        return [*cost, big(one["raw_tokens"]), read, big(one["latent_tokens"])]
-
-    if often:
-        most = max(often, key=lambda name: often[name])
-        text.append(
-            f"Text that is read more than once: by {len(often)} arms, most often by {most}, "
-            f"{often[most]:.3g} times."
-        )
     rows = [["run", "steps", *headings, "wall time", "state"]]
     arms: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in shown:
         arms[f"{run.config.role} {_form(run.config, *SEEDS)}"].append(run)
         steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
         wall = _wall(costs[run.fingerprint].wall)
-        state_there = states.get(run.fingerprint, "rate not chosen")
-        rows.append([run.run_id, steps, *cells([run]), wall, state_there])
+        state_there = states.get(run.fingerprint, "not chosen yet")
+        rows.append([run.run_id, steps, *_cells([run], costs, facts), wall, state_there])
     rows_of_arms = [["arm", "runs", *headings]]
     for members in arms.values():
         name = _without_seed(members[0].config.name)
-        rows_of_arms.append([name, f"{len(members):,}", *cells(members)])
+        rows_of_arms.append([name, f"{len(members):,}", *_cells(members, costs, facts)])
     numbers = ("runs", "steps", *headings, "wall time")
     optional = ("latent tokens", "FLOPs", "wall time", "raw tokens", "epochs")
     return [
@@ -152,6 +125,20 @@ class Cost(NamedTuple):
     """Hours summed over GPUs if a device is given, else over this machine's cores."""
     wall: list[float]
     """Hours from the run's start to its end."""
+
+
+def _cells(
+    members: Sequence[PlannedRun], costs: Mapping[str, Cost], facts: Mapping[str, dict[str, float]]
+) -> list[str]:
+    """Return the FLOPs and hours of all these runs, which differ only in their seeds, and the raw
+    tokens, epochs and latent tokens of one of them, those of its shared prefix included."""
+    hours = _sums(costs[run.fingerprint].hours for run in members)
+    one = facts[members[0].fingerprint]
+    times = one["epochs"]
+    read = "" if math.isnan(times) else f"{times:.2g}" if times < 9.95 else f"{times:,.0f}"
+    flops = sum(facts[run.fingerprint]["flops"] for run in members)
+    cost = [f"{flops:.3g}", "" if math.isnan(hours[0]) else span(hours)]
+    return [*cost, big(one["raw_tokens"]), read, big(one["latent_tokens"])]
 
 
 def _is_mixture(run: PlannedRun) -> bool:
@@ -211,6 +198,30 @@ def _in_words(costs: Sequence[Cost], prices: Prices, source: str, at_once: int) 
         f"{wall} of wall time, {at_once if at_once > 1 else 'one'} at a time "
         f"({duration(3600 * total)} of training, {source}){rest}"
     )
+
+
+def _saving(runs: Sequence[PlannedRun]) -> str:
+    """Say how many FLOPs the shared prefix runs save; an empty text if there are none."""
+    own = (run for run in runs if run.config.role != "trunk")
+    alone = total_flops(replace(run, config=run.config.executed(fork_from=None)) for run in own)
+    share = 1 - total_flops(runs) / alone
+    return f"; shared prefix runs save {share:.1%} of {alone:.3g}" if share > 0 else ""
+
+
+def _read_again(runs: Sequence[PlannedRun], facts: Mapping[str, dict[str, float]]) -> list[str]:
+    """Say which arms read a text more than once."""
+    often = {
+        _without_seed(run.config.name): times
+        for run in runs
+        if (times := facts[run.fingerprint]["epochs"]) > 1.005 and run.config.role != "trunk"
+    }
+    if not often:
+        return []
+    most = max(often, key=lambda name: often[name])
+    return [
+        f"Text that is read more than once: by {len(often)} arms, most often by {most}, "
+        f"{often[most]:.3g} times."
+    ]
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:

@@ -26,6 +26,7 @@ from tst_study.errors import UserError
 from tst_study.experiments.plan.planner import Planner, prepare
 from tst_study.experiments.run_process import config_path
 from tst_study.experiments.state.collect import keep_existing, mark_left
+from tst_study.experiments.state.plan_table import table
 from tst_study.experiments.studies.catalogue import STUDIES, load
 from tst_study.experiments.study import Study
 
@@ -155,6 +156,14 @@ def test_every_arm_is_measured_at_its_own_best_rate(tmp_path):
     runs = by_baseline.runs(Bowl(2e-3, superposed=1e-3))
     assert {run.optimizer.learning_rate for run in runs if run.role != "pilot"} == {2e-3}
     assert {run.superposition.bag_size for run in runs if run.role == "pilot"} == {1}
+
+
+def test_a_plan_says_nothing_of_choices_that_no_result_has_made(tmp_path):
+    tuned = '[tune]\n"optimizer.weight_decay" = [0.01, 0.1, 0.3]\nseeds = [9]\n'
+    planner = Planner(study(tmp_path, GRID.split("[tune]")[0] + tuned), unprepared=True)
+    shown = table(planner)
+    assert not [line for line in shown if "at an edge" in line or "rate" in line]
+    assert any(line.endswith("not chosen yet") for line in shown)
 
 
 def test_a_question_covers_the_arms_as_declared(tmp_path):
