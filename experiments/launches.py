@@ -12,8 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from tst_study.atomic_files import disk_errors_named, write_json
-from tst_study.config.schema import load
-from tst_study.experiments.run_process import config_path, last_checkpoint
+from tst_study.experiments.run_process import last_checkpoint, submitted_config
 from tst_study.record.reader import is_over, read_status
 from tst_study.record.writer import mark
 
@@ -85,4 +84,4 @@ def give_up(folder: Path, why: str) -> None:
     if not is_over(folder):
         last_words = status["message"] if status and why.startswith("given up") else ""
         text = ": ".join(filter(None, (why, last_words)))
-        mark(folder, load(config_path(folder)), "failed", text)
+        mark(folder, submitted_config(folder), "failed", text)

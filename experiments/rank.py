@@ -17,15 +17,15 @@ from types import FrameType
 
 import tst_study
 from tst_study.atomic_files import insist
-from tst_study.config import schema as config
+from tst_study.config.schema import Config
 from tst_study.errors import UserError
 from tst_study.experiments.run_process import (
     AWAY_SECONDS,
     Exit,
-    config_path,
     log_path,
     mark_failed,
     send_output_to,
+    submitted_config,
     train_rank,
 )
 from tst_study.process.host import leave
@@ -54,11 +54,12 @@ def main(folder: Path, code: Path, *, on_gpu: bool) -> int:
     `on_gpu`: whether the job has asked for GPUs. If it has, `device = "auto"` in the config becomes
     `cuda`, so that a rank that finds no GPU fails and does not train on the CPU.
     """
-    resolved = config.load(config_path(folder))
+    resolved = submitted_config(folder)
     package = Path(tst_study.__file__).parent
     if package.resolve() != (code / package.name).resolve():
         mark_failed(folder, resolved, UserError(OTHER_CODE.format(package, code)))
         return _say(folder, Exit.FAILED)
+    _find_loss(resolved, code / "study")
     _adopt_ranks()
     rank = rank_variable("RANK")
     send_output_to(log_path(folder, rank))
@@ -86,6 +87,16 @@ def _say(folder: Path, ended: Exit) -> Exit:
     path = folder / "job" / "ended"
     insist(lambda: path.write_text(f"{ended.value}\n"), AWAY_SECONDS, OSError)
     return ended
+
+
+def _find_loss(config: Config, copies: Path) -> None:
+    """Have a loss of the user's own imported from the copy of the study's files, if it is there."""
+    loss = config.superposition.loss
+    place = (
+        Path(*str(loss["kind"]).partition(":")[0].split(".")) if isinstance(loss, dict) else None
+    )
+    for file in (place.with_suffix(".py"), place / "__init__.py") if place else ():
+        sys.path[:0] = [str(path.parents[len(file.parts) - 1]) for path in copies.rglob(str(file))]
 
 
 def _adopt_ranks() -> None:

@@ -17,7 +17,7 @@ from threading import Thread
 
 from tst_study import file_lock
 from tst_study.atomic_files import DiskAwayError, insist, written_atomically
-from tst_study.config.schema import Config, to_toml
+from tst_study.config.schema import Config, from_dict, read_toml, to_toml
 from tst_study.errors import OtherRankError, UserError, one_line
 from tst_study.process.host import leave
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
@@ -58,6 +58,13 @@ def log_path(folder: Path, rank: int = 0) -> Path:
 def config_path(folder: Path) -> Path:
     """The file with the config of the run's last submission or launch."""
     return folder / "job" / "config.toml"
+
+
+def submitted_config(folder: Path) -> Config:
+    """Return the config of the run's last submission or launch. No code that it names is run.
+    Raises `UserError` if it cannot be read."""
+    path = config_path(folder)
+    return from_dict(read_toml(path), str(path), imports=False)
 
 
 def cancel_mark(folder: Path) -> Path:

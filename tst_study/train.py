@@ -33,7 +33,7 @@ from torch.nn.attention import sdpa_kernel
 from tst_study.batches import StepBatches
 from tst_study.bookkeeping import Bookkeeper, DivergedError
 from tst_study.config.phase_plan import PhasePlan, learning_rate, plan_phases
-from tst_study.config.schema import Config
+from tst_study.config.schema import Config, from_dict, to_dict
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.huggingface.start import load_weights
@@ -71,6 +71,8 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     `OtherRankError` if another rank has failed or hangs.
     """
     folder = Path(folder)
+    if isinstance(config.superposition.loss, dict):  # its code is imported, or refused
+        config = from_dict(to_dict(config))
     config, why_layout = with_layout(config)
     device = choose_device(config.execution)
     if config.execution.threads:

@@ -43,7 +43,7 @@ from tst_study.analysis.tables.columns import (
 )
 from tst_study.analysis.tables.run_folders import of_config
 from tst_study.atomic_files import disk_errors_named, written_atomically
-from tst_study.config.schema import from_dict, of_record
+from tst_study.config.schema import from_record
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError, first_line, first_problem
 from tst_study.file_lock import EXCLUSIVE, take
@@ -118,7 +118,7 @@ def _recomputed(row: dict[str, Any]) -> dict[str, Any]:
                 recorded[column] = schema.validate_json(row[column] or "null")
             except ValidationError as error:
                 raise UserError(f"column {column}: {first_problem(error)}") from None
-        from_dict(of_record(recorded["config"]), "column config")  # raises where it is wrong
+        from_record(recorded["config"], "column config")  # raises where it is wrong
         return {**row, **of_config(**recorded)}
     return {**row, **columns_of(SuperpositionSetting.of_row(row))}
 

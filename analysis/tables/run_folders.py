@@ -23,7 +23,7 @@ from tst_study.analysis.tables.columns import (
 )
 from tst_study.config.architecture import HUGGING_FACE
 from tst_study.config.identity import SEEDS, digest, identity_form
-from tst_study.config.schema import RIVALS, from_dict, of_record
+from tst_study.config.schema import RIVALS, from_record
 from tst_study.config.superposition_setting import ABLATIONS, SuperpositionSetting
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
@@ -154,7 +154,7 @@ def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, A
     """
     setting = SuperpositionSetting.from_config(config)
     if any(config.get(key) for key in RIVALS):  # then runs of equal total FLOPs are one group
-        flops = count_flops(from_dict(of_record(config)))
+        flops = count_flops(from_record(config))
         steps = {"steps": round(flops.total / flops.per_step)}
         config = {**config, "schedule": {**config["schedule"], **steps}}
     form = identity_form(config, data, VARIED)

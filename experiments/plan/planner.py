@@ -17,11 +17,11 @@ from typing import Any
 
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config.identity import digest, fingerprint, prefix_form, run_id, shared_until
-from tst_study.config.schema import Config, ForkPoint, load, to_dict
+from tst_study.config.schema import Config, ForkPoint, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun, final_loss, is_over, state
-from tst_study.experiments.run_process import config_path
+from tst_study.experiments.run_process import config_path, submitted_config
 from tst_study.experiments.study import Study
 from tst_study.record.reader import FINAL_STATES, read_header
 
@@ -223,12 +223,12 @@ def _kept_steps(prefix: Prefix) -> set[int]:
     A prefix run that is done gets no more of them. One that a launcher has taken on will keep the
     steps that its config asked for then, even if the study now asks for others.
     """
-    there, asked = set(checkpoint_steps(prefix.run.folder)), config_path(prefix.run.folder)
+    there = set(checkpoint_steps(prefix.run.folder))
     if state(prefix.run) == "done":
         return there
-    if not asked.exists():
+    if not config_path(prefix.run.folder).exists():
         return there | set(prefix.branches.values())
-    to_come = load(asked).execution.keep_steps
+    to_come = submitted_config(prefix.run.folder).execution.keep_steps
     return there | {step for step in to_come if step > max(there, default=0)}
 
 

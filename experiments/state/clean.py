@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tst_study import file_lock
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
-from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import submission_lock
 from tst_study.experiments.plan.planner import Planner, prefixes_of
+from tst_study.experiments.run_process import submitted_config
 from tst_study.experiments.state.status import check_holds_runs
 from tst_study.record import reader as run_record
 
@@ -85,11 +85,12 @@ def _checkpoints(
         if not file_lock.is_held(folder):
             why = "of a run that the study asks for no more"
             yield from ((checkpoint_place(folder, n), why) for n in checkpoint_steps(folder))
+    submitted = [path.parent.parent for path in root.glob("*/job/config.toml")]
     needed = {
         Path(fork.folder).name
-        for path in root.glob("*/job/config.toml")
-        if not _is_over(path.parent.parent)
-        if (fork := config.load(path).execution.fork_from)
+        for folder in submitted
+        if not _is_over(folder)
+        if (fork := submitted_config(folder).execution.fork_from)
     }
     given_up = set()
     if planner:

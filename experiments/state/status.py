@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tst_study import file_lock
-from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, launchers
 from tst_study.experiments.plan.planned_run import DAMAGED, PlannedRun, matches
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.run_process import cancel_mark, config_path
+from tst_study.experiments.run_process import cancel_mark, submitted_config
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
@@ -142,7 +141,7 @@ def _role(folder: Path) -> str:
     with suppress(UserError):
         return str(run_record.read_header(folder)["role"])
     with suppress(UserError):
-        return config.load(config_path(folder)).role
+        return submitted_config(folder).role
     return ""
 
 
@@ -194,7 +193,7 @@ def _prefix_of(folder: Path, run: PlannedRun | None) -> str:
     if run is not None:
         return run.prefix.run_id if run.prefix else ""
     try:
-        fork = config.load(config_path(folder)).execution.fork_from
+        fork = submitted_config(folder).execution.fork_from
     except UserError:
         return ""
     return Path(fork.folder).name if fork else ""

@@ -2,7 +2,7 @@
 
 import runpy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from os.path import realpath
@@ -18,6 +18,7 @@ from tst_study.experiments.studies.grid import Declared
 from tst_study.experiments.studies.study_file import StudyFile, scales
 from tst_study.experiments.study import BUNDLED, Study
 from tst_study.record.reader import find_run_folders
+from tst_study.superposition.loss_kinds import LossSetting, files_of
 
 STUDIES = {path.stem: path for path in (*sorted(BUNDLED.glob("*.toml")), BUNDLED / "tuned.py")}
 """The files of the bundled studies, by name."""
@@ -97,6 +98,8 @@ def _of_file(name: str, bundled: bool, scale: str | None) -> Study:
         raise UserError(f"--scale {scale}: {name} has no scales; leave it out")
     first = "quick" if bundled and "quick" in known else next(iter(known), "")
     chosen = one_of(scale, known, "scale", of) if scale else first
+    if not bundled and (above := str(path.absolute().parent)) not in sys.path:
+        sys.path.append(above)  # a loss of one's own may lie beside the file
     if declared:
         return _of_python(path, declared[chosen], imported, chosen, home)
     return _of_grid(path, chosen, home)
@@ -199,6 +202,7 @@ def _users_modules(home: Path) -> dict[str, Path]:
 def _of_python(
     path: Path, declared: Declared, imported: Sequence[Path], scale: str, home: Path
 ) -> Study:
+    losses = (arm.loss for part in declared.parts for arm in part.arms)
     return Study(
         name=path.stem,
         scale=scale,
@@ -211,7 +215,7 @@ def _of_python(
         questions=declared.questions,
         asks=declared.claims,
         home=home,
-        files=(path, *imported),
+        files=(path, *imported, *_code_of(losses, imported)),
     )
 
 
@@ -229,7 +233,7 @@ def _of_grid(path: Path, scale: str, home: Path) -> Study:
         questions=file.questions(),
         asks=grid.asks,
         home=home,
-        files=file.files,
+        files=(*file.files, *_code_of(one.config.superposition.loss for one in file.points)),
         resources_of=file.resources_of,
     )
 
@@ -263,8 +267,15 @@ def _of_configs(names: Sequence[str], scale: str | None) -> Study:
         claims=f"The runs of {len(paths)} files.",
         corpora={},
         runs=lambda results: list(configs.values()),
-        files=tuple(paths),
+        files=(*paths, *_code_of(config.superposition.loss for config in configs.values())),
     )
+
+
+def _code_of(losses: Iterable[LossSetting], besides: Sequence[Path] = ()) -> list[Path]:
+    """Return the files of those losses that are the user's own, each once, without `besides`."""
+    tables = (loss for loss in losses if isinstance(loss, dict))
+    files = dict.fromkeys(file for loss in tables for file in files_of(loss))
+    return [file for file in files if file not in besides]
 
 
 def is_study(sources: Sequence[str]) -> bool:

@@ -22,7 +22,7 @@ from tst_study.parallel import process_groups as process_groups_module
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition import linear_loss
-from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS
+from tst_study.superposition.loss_kinds import LOSSES
 from tst_study.superposition.steps import NEXT_TOKEN
 
 META = torch.device("meta")
@@ -57,7 +57,7 @@ def test_shards_of_the_real_mixture_add_up(tmp_path):
     assert sum(whole.values()) == 10_489_144_832
 
 
-@pytest.mark.parametrize("loss", BAG_LOSS_KINDS)
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(
     ("ranks", "layout", "dtype"), [(1, (), "float32"), (2, SEQUENCE, "bfloat16")]
 )

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.superposition.naive import bag_set_loop, multi_hot_loop
 from tst_study.superposition import Superposition, bag_embedding, bag_loss
-from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, MultiHot
+from tst_study.superposition.loss_kinds import LOSSES, MultiHot
 
 BATCH, POSITIONS, WIDTH, WORDS, BAG = 2, 4, 5, 11, 3
 
@@ -36,7 +36,7 @@ def naive(kind: str) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda logits, labels: bag_set_loop(logits, labels, BAG, kind)
 
 
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+@pytest.mark.parametrize("kind", LOSSES)
 def test_every_loss_of_bags_has_the_second_derivatives_of_its_definition(kind):
     net, hidden = model(), torch.randn(BATCH, POSITIONS, WIDTH, dtype=torch.float64)
     labels = torch.randint(WORDS, (BATCH, POSITIONS * BAG))
@@ -98,7 +98,7 @@ def test_one_pass_over_head_and_loss_refuses_a_second_derivative():
         grad(lambda h: tst.linear_loss(h, head, labels))(hidden)
 
 
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+@pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("bag_size", [1, BAG])
 def test_the_transforms_of_torch_func_compute_what_autograd_does(kind, bag_size):
     tst = Superposition(bag_size, 1.0, 2, loss_kind=kind, positions="any")

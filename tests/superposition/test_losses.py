@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.superposition.naive import IGNORE, bag_set_loop, multi_hot_loop, targets_of_labels
-from tests.tiny_runs import run
 from tst_study.superposition import BagLoss, Superposition, bag_loss
 from tst_study.superposition.bags import count_valid_targets
-from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, LOSSES, MultiHot, loss_of
+from tst_study.superposition.loss_kinds import LOSSES, MultiHot, loss_of
 from tst_study.superposition.losses import Bags
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS, offset_weights
 
@@ -61,7 +60,7 @@ def test_a_bag_of_one_token_is_the_baseline_bit_for_bit(dtype, shape, ignored):
             assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+@pytest.mark.parametrize("kind", LOSSES)
 def test_how_logits_lie_in_memory_changes_neither_loss_nor_gradient(kind):
     """A head computed as `(weight @ hidden.mT).mT` gives logits column by column."""
     logits, labels = problem(3, batch=1)
@@ -121,7 +120,7 @@ def test_the_other_losses_see_the_bag_as_a_set(
     )
 
 
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+@pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3)])
 def test_half_precision_loses_only_the_rounding_of_the_logits_and_their_gradient(kind, dtype, rtol):
     logits, labels = problem(4, dtype=dtype, positions=40, vocabulary=301, ignored=0.1)
@@ -134,7 +133,7 @@ def test_half_precision_loses_only_the_rounding_of_the_logits_and_their_gradient
     assert (grad - exact_grad).norm() <= rtol * exact_grad.norm()
 
 
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+@pytest.mark.parametrize("kind", LOSSES)
 def test_a_batch_without_any_target_has_no_loss(kind):
     logits, labels = problem(2, ignored=1.1)
     assert bag_loss(logits, labels, 2, kind=kind).isnan()
@@ -151,7 +150,7 @@ def test_an_offset_of_weight_zero_is_not_even_looked_at():
 # --- micro-batches ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+@pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("bag_size", [1, 4])
 @pytest.mark.parametrize("stride", [None, 1])
 def test_micro_batches_add_up_to_the_whole_batch(kind, bag_size, stride):
@@ -231,25 +230,3 @@ def test_a_loss_is_a_class_with_its_parameters_and_takes_weights_and_repeats(mon
     tst = Superposition(3, 0.5, 4, loss_kind=Focal(0.5), weighting="power_law")
     assert torch.equal(tst.loss(logits, labels, 0), loss)
     assert tst.objective(0).name == "bag_test_focal"
-
-
-def test_our_trainer_takes_a_loss_of_one_s_own(words, tmp_path):
-    """Its parameters and its code are part of the run's identity."""
-    place = {"kind": f"{__name__}:Focal", "gamma": 0.5}
-    record = run(
-        words, tmp_path / "run", f'superposition.loss={{"kind"="{place["kind"]}", "gamma"=0.5}}'
-    )
-    assert {row["loss_name"] for row in record.metrics} == {"bag_Focal", "next_token"}
-    kept = record.header["config"]["superposition"]["loss"]
-    assert (kept["kind"], kept["gamma"], len(kept["source"])) == (place["kind"], 0.5, 12)
-    plain = run(words, tmp_path / "plain", 'superposition.loss={"kind"="mce"}')
-    assert record.metrics[0]["loss"] != plain.metrics[0]["loss"]
-    assert loss_of(kept) == Focal(0.5)
-    for wrong, line in (
-        ({**kept, "source": "another"}, "has other code than when the run was made"),
-        ({"kind": "nowhere:Focal"}, "cannot be imported: No module named 'nowhere'"),
-        ({"kind": "json:dumps"}, "is no subclass of BagLoss"),
-        ({"kind": f"{__name__}:Focal", "delta": 1.0}, "has no parameter delta"),
-    ):
-        with pytest.raises(ValueError, match=line):
-            loss_of(wrong)

@@ -7,11 +7,11 @@ import torch.distributed as dist
 from tests.distributed import run_ranks
 from tests.superposition.naive import IGNORE
 from tst_study.superposition import bag_loss
-from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS
+from tst_study.superposition.loss_kinds import LOSSES
 
 CASES = [
     (1, {}),
-    *((4, {"kind": kind}) for kind in BAG_LOSS_KINDS),
+    *((4, {"kind": kind}) for kind in LOSSES),
     (4, {"weighting": "power_law"}),
     (3, {"weighting": "first_token"}),
     (4, {"stride": 1}),

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, check_loss_kind
+from tst_study.superposition.loss_kinds import LOSSES, check_loss_kind
 from tst_study.superposition.weighting import offset_weights, weighting_at
 
 
@@ -33,7 +33,7 @@ def test_a_wrong_weighting_is_refused_in_one_line(weighting, message):
 
 
 def test_only_the_multi_hot_loss_takes_weights():
-    for kind in BAG_LOSS_KINDS:
+    for kind in LOSSES:
         check_loss_kind(kind)
     check_loss_kind("mce", "power_law")
     with pytest.raises(ValueError, match="sum_to_one"):

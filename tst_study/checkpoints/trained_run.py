@@ -8,7 +8,8 @@ from typing import Any
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps, damage
 from tst_study.config.identity import prefix_form, shared_until
 from tst_study.config.phase_plan import is_annealed, plan_phases
-from tst_study.config.schema import Config, ForkPoint, Model, from_dict, of_record
+from tst_study.config.schema import Config, ForkPoint, Model, from_record
+from tst_study.cost.compute import flops_until
 from tst_study.errors import UserError
 from tst_study.record.reader import RunHeader, read_header, read_status
 from tst_study.superposition.steps import Phase
@@ -41,7 +42,7 @@ class TrainedRun:
         row of `evals.jsonl` has for them."""
         return {
             **plan_phases(self.config).counters(self.step),
-            "flops": self.header["flops"]["per_step"] * self.step,
+            "flops": flops_until(self.model, plan_phases(self.config), self.step),
             "annealed": is_annealed(self.config.schedule, self.step),
         }
 
@@ -55,8 +56,7 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     folder = Path(folder)
     header = read_header(folder)
     # How the run was spread over ranks and how it was logged do not matter here.
-    values = of_record({**header["config"], "execution": {}})
-    config = from_dict(values, source=str(folder / "run.json"))
+    config = from_record({**header["config"], "execution": {}}, str(folder / "run.json"))
     steps = checkpoint_steps(folder)
     chosen = max(steps, default=0) if step is None else step
     if chosen not in steps:
@@ -89,7 +89,7 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
         return None
     folder = Path(fork.folder)
     prefix = read_header(folder)
-    prefix_config = from_dict(of_record(prefix["config"]), prefix["run_id"])
+    prefix_config = from_record(prefix["config"], prefix["run_id"])
     if prefix_form(config, data) != prefix_form(prefix_config, prefix["data"]):
         raise UserError(
             f"execution.fork_from: {prefix['run_id']} is not a prefix of this run: they differ "

@@ -27,6 +27,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
@@ -86,11 +87,11 @@ PathText = Annotated[str, Field(min_length=1)]
 HuggingFacePlace = Annotated[str, written(f"{HUGGING_FACE}.+", f"write {HUGGING_FACE}FOLDER")]
 
 
-def _plainest(setting: Any) -> Any:
+def _plainest(setting: Any, info: ValidationInfo) -> Any:
     """Return the canonical form of a loss setting, so that equal losses give a run the same
     identity. It is the loss's name if all parameters have their defaults, and otherwise a table of
-    `kind` and all parameters."""
-    loss = loss_of(setting)
+    `kind` and all parameters. A class of one's own is imported only if the context says so."""
+    loss = loss_of(setting, imports=bool(info.context))
     if loss.name in LOSSES and loss == LOSSES[loss.name]():
         return loss.name
     return _Table(loss.setting)
@@ -213,7 +214,8 @@ class SuperposedPhase(Strict):
     loss: Annotated[BagLossKind | dict[str, float | int | str], AfterValidator(_plainest)] = "mce"
     """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set. A table
     sets a loss's parameters: `{kind = "mce", label_smoothing = 0.1}`. A class of your own, a
-    `BagLoss`: `{kind = "my_losses:Focal", gamma = 2.0}`; its code is part of the run's identity."""
+    `BagLoss`: `{kind = "my_losses:Focal", gamma = 2.0}`; the file of its module, without what that
+    imports, is part of the run's identity."""
     weighting: (
         NamedWeighting | tuple[NotNegativeFloat, ...] | tuple[tuple[NotNegativeFloat, ...], ...]
     ) = Field(default="uniform", union_mode="left_to_right")
@@ -229,7 +231,7 @@ class SuperposedPhase(Strict):
     """Ablation: whether the optimizer's state is forgotten between the phases."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self, info: ValidationInfo) -> Self:
         if self.steps is not None and self.step_ratio:
             raise ValueError("steps and step_ratio are both set: keep one")
         # The values to which a mode restricts some keys. `input_only` predicts one token, so
@@ -243,7 +245,8 @@ class SuperposedPhase(Strict):
         for key, values in meaningful[self.mode].items():
             if getattr(self, key) not in values:
                 raise ValueError(f"{key} has no meaning with mode = {self.mode!r}")
-        check_targets(self.loss, self.weighting, self.bag_size)
+        loss = loss_of(self.loss, imports=bool(info.context))
+        check_targets(loss, self.weighting, self.bag_size)
         return self
 
 
@@ -638,8 +641,10 @@ class Config(Strict):
                 )
 
 
-def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
+def from_dict(values: Mapping[str, Any], source: str = "config", *, imports: bool = True) -> Config:
     """Validate plain values, such as those of a TOML file, and return them as a `Config`.
+
+    imports: whether the code of a loss of one's own is run, as for a run that is to be trained.
 
     A `preset` in `model` is expanded (`presets.py`). With `fork_from = "hf:FOLDER"`, a missing
     `model` is read from that folder.
@@ -656,7 +661,7 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
     try:
         # Validated as JSON, because pydantic's strict mode takes a JSON array for a tuple, but not
         # a Python list.
-        return Config.model_validate_json(json.dumps(values, default=str))
+        return Config.model_validate_json(json.dumps(values, default=str), context=imports)
     except ValidationError as error:
         raise UserError(f"{source}: {problem_of(Config, error)}") from None
 
@@ -682,6 +687,12 @@ def of_record(config: Mapping[str, Any], kind: type[BaseModel] = Config) -> dict
         if isinstance(kept.get(key), Mapping):
             kept[key] = of_record(kept[key], section)
     return kept
+
+
+def from_record(config: Mapping[str, Any], source: str = "config") -> Config:
+    """Return the config of a record (`of_record`). No code that it names is run. Raises as
+    `from_dict`."""
+    return from_dict(of_record(config), source, imports=False)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -117,8 +117,7 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
             yield "optimizer", reason
         if tensor > 1:
             yield "tensor", reason
-    loss = plan.objective(0).loss
-    if tensor > 1 and not loss.is_sharded:
+    if tensor > 1 and not (loss := plan.objective(0).loss).is_sharded:
         yield "tensor", f"superposition.loss = {loss.name!r} needs the whole vocabulary on a rank"
     if ranks % tensor:
         yield "tensor", f"it does not divide the {ranks} processes"

@@ -37,7 +37,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from tst_study.atomic_files import content_of, read_json
-from tst_study.config.schema import from_dict, of_record
+from tst_study.config.schema import from_record
 from tst_study.errors import UserError, first_problem
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
@@ -385,7 +385,7 @@ def read_header(folder: str | Path) -> RunHeader:
     header = read_json(path, _HEADER) if Path(folder).is_dir() else None
     if header is None:
         raise UserError(f"{path}: missing; {folder} is not a run folder")
-    from_dict(of_record(header["config"]), f"{path}: config")
+    from_record(header["config"], f"{path}: config")
     return header
 
 

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from tst_study.atomic_files import disk_errors_named, write_json, written_atomically
 from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.config.phase_plan import plan_phases
-from tst_study.config.schema import Config, Execution, from_dict, of_record, to_dict
+from tst_study.config.schema import Config, Execution, from_record, to_dict
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.errors import UserError
 from tst_study.record.reader import (
@@ -80,10 +80,7 @@ class RunWriter:
         # Damage is an error before the first step, not when the finished run is analysed.
         there = read(self.folder).header
         recorded, ours = (cast(Mapping[str, Any], one) for one in (there, header))
-        if (
-            fingerprint(from_dict(of_record(there["config"])), there["data"])
-            != there["fingerprint"]
-        ):
+        if fingerprint(from_record(there["config"]), there["data"]) != there["fingerprint"]:
             raise UserError(f"{path}: config or data has changed since it was written; restore it")
         for key in COUNTED:
             if recorded[key] != ours[key]:

@@ -5,13 +5,14 @@ To add a loss, write its class here, its entry in `LOSSES` and its name in `BagL
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cache
 from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from tst_study.superposition.weighting import WeightingOverSteps, offset_weights, weight_rows
@@ -26,7 +27,6 @@ BagLossKind: TypeAlias = Literal["mce", "sum_to_one", "binary_cross_entropy", "h
 """The names of the losses in `LOSSES`."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
-BAG_LOSS_KINDS: tuple[BagLossKind, ...] = get_args(BagLossKind)
 
 IGNORE = -100
 """The label of a position without a target, which no loss counts. It is torch's default, too."""
@@ -72,11 +72,12 @@ class BagLoss:
     @property
     def setting(self) -> dict[str, Any]:
         """The table that names this loss to `loss_of`: `kind` and all parameters. For a class that
-        is not in `LOSSES`, `kind` is where it is imported from, and `source` a hash of its code."""
+        is not in `LOSSES`, `kind` is where it is imported from, and `source` a hash of its module's
+        file. A change of what that module imports is not seen."""
         if self.name in LOSSES:
             return {"kind": self.name, **asdict(self)}
         place = f"{type(self).__module__}:{type(self).__qualname__}"
-        return {"kind": place, "source": _source(type(self)), **asdict(self)}
+        return {"kind": place, "source": _source(type(self).__module__), **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -162,35 +163,66 @@ LossSetting: TypeAlias = BagLossKind | Mapping[str, Any] | BagLoss
 in the working directory."""
 
 
-def loss_of(setting: LossSetting) -> BagLoss:
-    """Return the loss that a setting names.
+@dataclass(frozen=True)
+class NotImported(BagLoss):
+    """A loss of one's own that is known by its table alone, as in records: it computes nothing."""
 
-    Raises `ValueError` for an unknown name or parameter, or a value that a parameter cannot have.
+    table: Mapping[str, Any]
+    takes_weights = True
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        return dict(self.table)
+
+
+def loss_of(setting: LossSetting, *, imports: bool = True) -> BagLoss:
+    """Return the loss that a setting names. A class of one's own is imported, and its code run,
+    unless `imports` is False: then the table is checked, and a `NotImported` is returned.
+
+    Raises `ValueError` for an unknown name or parameter, a value that a parameter cannot have, a
+    class that cannot be imported, and one whose `source` is another than that of the setting.
     """
     if isinstance(setting, BagLoss):
         return setting
-    parameters = {} if isinstance(setting, str) else dict(setting)
-    kind = setting if isinstance(setting, str) else parameters.pop("kind", None)
-    found = _imported(kind) if isinstance(kind, str) and ":" in kind else LOSSES.get(kind or "")
+    given: dict[str, Any] = {"kind": setting} if isinstance(setting, str) else dict(setting)
+    table, kind, source = dict(given), given.pop("kind", None), given.pop("source", None)
+    is_own = isinstance(kind, str) and ":" in kind
+    found = _imported(kind) if is_own and imports else LOSSES.get(kind or "")
+    if is_own and not imports:
+        if any(isinstance(value, str) for value in given.values()):
+            raise ValueError(f"loss kind {kind!r}: its parameters are numbers")
+        return NotImported(table)
     if found is None:
         raise ValueError(
             f"loss kind {kind!r} is unknown: use one of {', '.join(LOSSES)}, or MODULE:CLASS"
         )
-    if parameters.pop("source", source := _source(found)) != source:
+    if source is not None and (not is_own or source != _source(found.__module__)):
         raise ValueError(
             f"loss kind {kind!r} has other code than when the run was made: restore it"
         )
-    known = asdict(found())
-    for key, value in parameters.items():
-        if key not in known or isinstance(value, bool) or not isinstance(value, int | float):
+    known = {one.name: one for one in fields(found) if one.init}
+    for key, value in given.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if key not in known or not is_number or not abs(value) < 1e300:
             raise ValueError(
                 f"loss kind {kind!r} has no parameter {key} = {value!r}: "
                 + (f"use numbers for {', '.join(known)}" if known else "it has none")
             )
-    # Whether a parameter is given as 1 or as 1.0, the loss is the same, and so is the run's id.
-    return found(**{key: type(known[key])(value) for key, value in parameters.items()})
+    for key, one in known.items():
+        value = given.get(key, one.default)
+        if value is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"loss kind {kind!r} needs a number for {key}")
+        # Whether a parameter is given as 1 or as 1.0, the loss is the same, and so is the run's id.
+        if one.type in (float, "float") and isinstance(value, int):
+            given[key] = float(value)
+        if one.type in (int, "int") and isinstance(value, float):
+            if not value.is_integer():
+                raise ValueError(f"loss kind {kind!r}: {key} = {value} must be a whole number")
+            given[key] = int(value)
+    return found(**given)
 
 
+@cache  # so that an edit of the file during a run changes nothing
 def _imported(place: str) -> type[BagLoss]:
     """Return the class at `MODULE:CLASS`. Raises ValueError if there is none of this kind."""
     if (here := os.getcwd()) not in sys.path:
@@ -198,17 +230,29 @@ def _imported(place: str) -> type[BagLoss]:
     module, _, name = place.partition(":")
     try:
         found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        _source(found.__module__)  # of the code that was just imported
+    except (Exception, SystemExit) as error:  # whatever a user's code may raise
         raise ValueError(f"loss kind {place!r} cannot be imported: {error}") from None
     if not (isinstance(found, type) and issubclass(found, BagLoss)):
         raise ValueError(f"loss kind {place!r} is no subclass of BagLoss")
     return found
 
 
-def _source(loss: type[BagLoss]) -> str:
-    if loss in LOSSES.values():
-        return ""
-    return sha256(inspect.getsource(loss).encode()).hexdigest()[:12]
+@cache
+def _source(module: str) -> str:
+    return sha256(Path(str(sys.modules[module].__file__)).read_bytes()).hexdigest()[:12]
+
+
+def files_of(setting: LossSetting) -> Iterator[Path]:
+    """Yield the files from which a loss of one's own is imported, that is, its module's and those
+    of the packages around it; none for a bundled loss or an installed one."""
+    loss = type(loss_of(setting))
+    module = loss.__module__
+    while module and loss not in LOSSES.values():
+        file = getattr(sys.modules[module], "__file__", None)  # a folder may be a package without
+        if file and "site-packages" not in Path(file).parts:
+            yield Path(file)
+        module = module.rpartition(".")[0]
 
 
 def check_loss_kind(setting: LossSetting, weighting: WeightingOverSteps = "uniform") -> None:

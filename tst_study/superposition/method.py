@@ -115,14 +115,15 @@ class Superposition:
                 "is the baseline",
                 stacklevel=3,
             )
-        bags = self.bag_size, self.mode, self.loss_kind, self.weighting
-        phases = Phases(self.steps, superposed, *bags)
         try:
-            check_targets(self.loss_kind, self.weighting, self.bag_size)
+            loss = loss_of(self.loss_kind)
+            check_targets(loss, self.weighting, self.bag_size)
         except TypeError as error:
             raise ValueError(
                 f"loss_kind = {self.loss_kind!r} or weighting = {self.weighting!r}: {error}"
             ) from error
+        bags = self.bag_size, self.mode, loss, self.weighting
+        phases = Phases(self.steps, superposed, *bags)
         # The dataclass is frozen, because settings do not change during a run.
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "_calls", Calls(phases, self.positions))
@@ -373,7 +374,7 @@ class Superposition:
     def _settings(self) -> dict[str, Any]:
         # Lists, because some checkpoint formats turn tuples into them.
         rows = [list(map(float, row)) for row in weight_rows(self.weighting)]
-        own = {"weighting": rows or self.weighting, "loss": str(loss_of(self.loss_kind))}
+        own = {"weighting": rows or self.weighting, "loss": str(self.phases.loss_kind)}
         return {"bag_size": self.bag_size, "mode": self.mode, **own}
 
     def _pooled(
