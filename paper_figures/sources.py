@@ -28,8 +28,6 @@ from tst_study.text import big
 METRICS = ("acc", "acc_norm")
 """Names that lm-evaluation-harness gives to plain and to length-normalised accuracy. If a task
 reports both, the second counts. The paper does not say which of them it prints."""
-COLUMNS = ["folder", "task", "accuracy"]
-"""Columns of `Sources.accuracies`."""
 
 
 class Sources:
@@ -64,23 +62,25 @@ class Sources:
 
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
-        """Accuracies that `tst-study evaluate` wrote for the last step of finished runs, one for
-        each run and task (`COLUMNS`), as fractions.
+        """Accuracies that `tst-study evaluate` wrote for the last step of runs that may be
+        compared: a row of such a run for each task, with the task and the accuracy, a fraction.
 
         Like the paper's, they are zero-shot and on all questions of a task. Evaluations with
-        examples in the prompt, or on a part of the questions, are left out.
+        examples in the prompt, or on a part of the questions, are left out. So are those on another
+        version of a task than most runs of a group have.
         """
-        tables = self.summary.tables
-        runs = tables.runs[tables.runs["exclusion"] == ""]
-        done = runs[runs["state"] == "done"][["folder", "steps"]]
-        table = tables.evaluations[tables.evaluations["task"].isin(TASKS)]
-        table = table.astype({"folder": str}).merge(done, on="folder")
+        comparison, table = self.summary.comparison, self.summary.tables.evaluations
+        table = table[table["task"].isin(TASKS) & table["metric"].isin(METRICS)]
+        names = {"eval_set": "version", "value": "accuracy"}
+        table = table.astype({"folder": str}).rename(columns=names)
         details = pd.DataFrame(list(table["details"].map(json.loads)), columns=["shots", "limit"])
-        whole = (details["shots"] == 0) & details["limit"].isna()
-        table = table[whole & table["metric"].isin(METRICS) & (table["step"] == table["steps"])]
+        table = table[((details["shots"] == 0) & details["limit"].isna()).to_numpy()]
         table = table.sort_values(["folder", "task", "metric"], kind="stable")
+        columns = ["folder", "step", "task", "version", "accuracy"]
+        table = table[columns].merge(comparison.eligible, on=["folder", "step"])
         table = table.drop_duplicates(["folder", "task"], keep="last")
-        return table.rename(columns={"value": "accuracy"})[COLUMNS].reset_index(drop=True)
+        usual = table.groupby([*SAME, "task"], dropna=False)["version"]
+        return table[table["version"] == usual.transform(lambda versions: versions.mode()[0])]
 
 
 TOLERANCE = 0.1

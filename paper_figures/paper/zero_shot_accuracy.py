@@ -9,7 +9,8 @@ import pandas as pd
 from tst_study.analysis import published
 from tst_study.analysis.published import TASKS
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import number
+from tst_study.analysis.verdict.comparison import SAME
+from tst_study.analysis.wording import disambiguate_by_set_up, number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.item import Finding
@@ -31,7 +32,7 @@ def of_headline_runs(sources: Sources) -> Table:
     """Show the published runs, and below them what `tst-study evaluate` measured here."""
     data, used = _published(), sources.accuracies
     if len(used):
-        data = pd.concat([data, _measured(sources.runs, used)], ignore_index=True)
+        data = pd.concat([data, _measured(used)], ignore_index=True)
     return Table(
         caption="Zero-shot accuracy in percent; published rows have one seed. Bold: the highest of "
         "a model. An empty cell was not published or not measured.",
@@ -50,17 +51,21 @@ def _published() -> pd.DataFrame:
     return table[["model", "method", "steps", *TASKS]]
 
 
-def _measured(runs: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each model, arm and number of steps: mean accuracies over seeds, in percent,
-    with a column for each task."""
-    known = used.merge(runs, on="folder")
-    known["method"] = [SuperpositionSetting.of_row(row).label for row in rows_of(known)]
-    rates = known["learning_rate"].map(", learning rate {:g}".format)
-    known["model"] = known["parameters"].map(big) + ", " + known["corpus"] + rates
-    keys = ["parameters", "model", "method", "steps"]
-    wide = 100 * known.pivot_table(index=keys, columns="task", values="accuracy", aggfunc="mean")
-    table = wide.reindex(columns=list(TASKS)).assign(seeds=known.groupby(keys)["seed"].nunique())
-    return table.reset_index().drop(columns="parameters")
+def _measured(used: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each arm of each group of runs that may be compared: mean accuracies over
+    seeds, in percent, with a column for each task."""
+    rates = used["learning_rate"].map("learning rate {:g}".format)
+    rates = rates.where(used["rate"].notna(), "each arm at its own learning rate")
+    known = used.assign(model=used["parameters"].map(big) + ", " + used["corpus"] + ", " + rates)
+    known = known.assign(method=known["setting"]).sort_values("parameters", kind="stable")
+    groups = [rows for _, rows in known.groupby([*SAME], dropna=False, sort=False)]
+    first, keys, tables = [rows.iloc[0] for rows in groups], ["method", "steps"], []
+    models = disambiguate_by_set_up([row["model"] for row in first], first)
+    for model, rows in zip(models, groups, strict=True):
+        means = 100 * rows.pivot_table("accuracy", keys, "task")
+        table = means.reindex(columns=list(TASKS)).assign(model=model)
+        tables.append(table.assign(seeds=rows.groupby(keys)["seed"].nunique()).reset_index())
+    return pd.concat(tables)
 
 
 def _by_model(data: pd.DataFrame) -> Grid:
@@ -97,17 +102,17 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
     """Show the paper's table number `which`, and the measured accuracies beside it.
 
     Only runs of the baseline and of the paper's method count, and of these only runs that have the
-    table's number of steps and about its number of parameters. If they have several learning rates,
-    only those at the most frequent rate count.
+    table's number of steps and about its number of parameters. Of several groups of runs that may
+    be compared, the one with the most settings is shown, and of equal ones that with the most runs.
     """
     cells = published.downstream_grid(which)
     name, size, steps = cells.iloc[0][["task", "size", "steps"]]
-    runs = sources.runs[is_at_scale(sources.runs, size, steps)]
+    runs = sources.accuracies.query("task == @name")
+    runs = runs[is_at_scale(runs, size, steps)]
     settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
-    of_paper = [setting.is_baseline or setting.is_plain for setting in settings]
-    measured = sources.accuracies.query("task == @name").merge(runs.loc[of_paper], on="folder")
-    rates = measured["learning_rate"].mode()
-    measured = measured[measured["learning_rate"].isin(rates.head(1))]
+    runs = runs.loc[[setting.is_baseline or setting.is_plain for setting in settings]]
+    groups = [rows for _, rows in runs.groupby([*SAME], dropna=False)]
+    measured = max(groups, key=lambda rows: (rows["setting"].nunique(), len(rows)), default=runs)
     data, task = grid_data(cells, measured), TASKS[name]
     theirs, ours = _above_baseline(data, "published"), _above_baseline(data, "measured")
     columns = {"published": f"Published: {task} accuracy (%)"}
@@ -132,8 +137,8 @@ def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     key = ["step_ratio", "bag_size"]
     table = cells.rename(columns={"accuracy": "published"})[[*key, "published"]]
     own = measured.assign(step_ratio=measured["step_ratio"].astype(float).round(3))
-    means = own.groupby(key)["accuracy"].agg(measured="mean", seeds="count").reset_index()
-    means = means.astype({"bag_size": "int64", "measured": float, "seeds": "Int64"})
+    means = own.groupby(key).agg(measured=("accuracy", "mean"), seeds=("seed", "nunique"))
+    means = means.reset_index().astype({"bag_size": "int64", "measured": float, "seeds": "Int64"})
     return table.merge(means, on=key, how="outer").sort_values(key, ignore_index=True)
 
 

@@ -134,6 +134,30 @@ def test_accuracies_come_from_the_run_folder(tmp_path):
     assert item.data["measured"].count() == 1
 
 
+def test_accuracies_are_means_over_seeds_of_runs_that_may_be_compared(tmp_path):
+    """Another batch, a copy of a run and another version of the task are no further seeds."""
+    runs = [
+        ("a", 0, {}, 0.3, "v1"),
+        ("copy", 0, {}, 0.3, "v1"),
+        ("b", 1, {}, 0.4, "v1"),
+        ("c", 2, {}, 0.9, "v2"),
+        ("d", 0, {"batch__sequences": 1024}, 0.5, "v1"),
+    ]
+    for place, seed, more, found, version in runs:
+        folder = write_run(tmp_path / place, at_scale(seed, 6, 0.3, **more), 3.1, log_every=5000)  # type: ignore[arg-type]
+        row = {"step": 20_000, "phase": "recovery", "raw_tokens": 1, "latent_tokens": 1}
+        row |= {"flops": 1, "annealed": True, "task": "hellaswag", "data": version, "samples": 9}
+        row |= {"metrics": {"acc_norm": found}, "details": {"shots": 0, "limit": None}}
+        append_task_results(folder, [row | {"seconds": 1.0}])
+    cell = table("table11", tmp_path).data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
+    assert (cell["measured"], cell["seeds"]) == (0.35, 2)
+    measured = table("table3", tmp_path).data.dropna(subset="seeds").set_index("model")
+    assert dict(measured["seeds"]) == {
+        name: 2 - name.endswith("sequences=1024") for name in measured.index
+    }
+    assert sorted(measured["hellaswag"]) == [35, 50]
+
+
 def test_a_reinitialised_run_stands_beside_the_one_that_was_not(tmp_path):
     for seed in (-1, 0, 1):
         write_run(tmp_path, config(seed + 1), 3.5)
