@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from tst_study.errors import UserError
 from tst_study.process.rank_environment import VARIABLES
@@ -20,6 +21,27 @@ LIMIT = f"{ARRAY}|MaxSubmit|GrpSubmit|{WAITS}"
 """A pattern of what Slurm, or `call`, says where a limit on the number of jobs is reached."""
 FINAL = "nvalid|denied|isabled|already|not permitted|nsupported|nrecognized|violates|imit"
 """A pattern of the refusals that Slurm would repeat."""
+MEMORY = "Out Of Memory|OUT_OF_MEMORY|exceeded memory limit|oom-kill event"
+"""A pattern of what Slurm says of processes that it killed because their job has no more memory."""
+SEE = "scontrol show partition, sacctmgr show qos"
+ANY = "change gpus_per_node, gpu_type or what else [resources] asks for"
+KEYS = (
+    (MEMORY, "mem", "raise memory_gb", "sinfo -o %m"),
+    ("MaxWall|TimeLimit|time limit is|MinutesPerJob", "time", "lower time", SEE),
+    ("Mem(ory)?Per[JNCL]|QOSMinMem|Memory (spec|req)", "mem", "change memory_gb", SEE),
+    ("Cpu(Per[JN]|Not)|CPU count|processors", "cpus-per-task", "change cpus_per_task", SEE),
+    ("NodePerJ|QOSMinNode|NodeLimit|ode count", "nodes", "change nodes", SEE),
+    ("nvalid ?account|AccountNot", "account", "change account", "sacctmgr show assoc"),
+    ("nvalid ?qos|QOSNot", "qos", "change qos of sbatch", "sacctmgr show assoc"),
+    ("artition (not|spec|name)|Partition[DI]|this part", "partition", "change partition", "sinfo"),
+    ("feature spec", "constraint", "change constraint of sbatch", "sinfo -o %f"),
+    ("reservation is|ed reservation|ReservationDel", "reservation", "change reservation of sbatch",
+     "scontrol show reservation"),
+    ("gres|GRES|BadConstr|(node|tion) config|^(?!.*Submit).*violates", "gres", ANY, SEE),
+)  # fmt: skip
+"""Patterns of the reasons for which Slurm refuses a job or never starts it. With each: the option
+of the batch script, what to do with the key of `slurm.toml` that it is written by, and which
+commands show what is allowed. The first that matches counts."""
 
 
 class SlurmError(UserError):
@@ -32,6 +54,24 @@ class LimitError(SlurmError):
 
 class NoAnswerError(SlurmError):
     """Slurm failed in a way that may pass: its controller may just be restarting."""
+
+
+def memory_words(text: str) -> str:
+    """Return what Slurm says in the output of a job that it killed for its memory, or else ""."""
+    found = re.search(rf"^(?:slurmstepd|srun)\S*: .*({MEMORY})", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def advised(reason: str, script: str | Path) -> str:
+    """Return a reason of Slurm's with the key of `slurm.toml` behind it, if there is one (`KEYS`),
+    the key's value in the batch script, and what to do. Raises `OSError`."""
+    for pattern, option, words, commands in KEYS:
+        if re.search(pattern, reason):
+            text = script if isinstance(script, str) else script.read_text(encoding="utf8")
+            value = re.search(f"^#SBATCH --{option}=(.*)$", text, re.MULTILINE)
+            now = f" (now {value[1]})" if value else ""
+            return f"{reason}; in slurm.toml, {words}{now}; see {commands}"
+    return reason
 
 
 def environment() -> dict[str, str]:

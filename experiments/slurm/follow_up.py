@@ -17,7 +17,7 @@ from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.batch_script import follow_up_script
-from tst_study.experiments.slurm.commands import SlurmError, call
+from tst_study.experiments.slurm.commands import SlurmError, advised, call
 from tst_study.experiments.slurm.profile import Profile
 from tst_study.experiments.study import Study
 
@@ -67,7 +67,8 @@ def arranged(
         if own and own.state == "queued":
             call("scancel", own.id)
     except SlurmError as error:
-        return f"when they are there: {command} (a job that would do so was refused: {error})"
+        why = advised(str(error), script)
+        return f"when they are there: {command} (a job that would do so was refused: {why})"
     return f"job {job} submits them; or do so by: {command}"
 
 

@@ -31,7 +31,7 @@ from tst_study.atomic_files import DiskAwayError, insist
 from tst_study.errors import UserError
 from tst_study.experiments.launches import counted, give_up, given_up
 from tst_study.experiments.run_process import Exit, cancel_mark, last_checkpoint
-from tst_study.experiments.slurm.commands import NoAnswerError, SlurmError, call
+from tst_study.experiments.slurm.commands import NoAnswerError, SlurmError, call, memory_words
 
 PATIENCE = 600.0
 """For this many seconds, calls are repeated while Slurm's controller or the file system of the run
@@ -41,8 +41,8 @@ ASK_SECONDS = 600.0
 KILL_SECONDS = 60.0
 """Seconds to wait until Slurm ends this job after it has put the job back into the queue."""
 ADD_TO_PATH = "add its folder to PATH in `setup` of slurm.toml"
-MEMORY = "Out Of Memory"
-"""What srun says of a task that was killed because its job has no more memory."""
+RAISE = ": raise memory_gb"
+"""What is said of a launch that was killed because its job has no more memory."""
 
 
 def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence[str]) -> int:
@@ -63,14 +63,14 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
     if shutil.which(command[0]) is None:
         give_up(folder, f"srun: not on the PATH of node {os.uname().nodename}; {ADD_TO_PATH}")
         return Exit.FAILED
-    before = last_checkpoint(folder)
+    before, begun = last_checkpoint(folder), os.fstat(2).st_size
     with insist(lambda: open(folder / "job" / "srun.txt", "wb"), PATIENCE, OSError) as errors:
         ranks = subprocess.Popen(command, stderr=errors)
     try:
         # Up to a minute is kept in reserve for what follows. When the job's time is up, Slurm ends
         # this process together with the ranks.
         _wait(ranks, job, min(signal_seconds / 4, 60))
-        ended, words = insist(lambda: _end(folder, ranks.returncode), PATIENCE, OSError)
+        ended, words = insist(lambda: _end(folder, ranks.returncode, begun), PATIENCE, OSError)
     except subprocess.TimeoutExpired:
         ended, words = "", "stopped by the limit"
     if ended in (str(Exit.OVER.value), str(Exit.FAILED.value)):
@@ -80,7 +80,7 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
         if ended != str(Exit.HELD.value):
             launches = insist(lambda: counted(folder, before, words), PATIENCE, DiskAwayError)
             # With as much memory as before, the next launch would end in the same way.
-            if why := given_up(launches.idle, 0 if MEMORY in words else retries, words):
+            if why := given_up(launches.idle, 0 if RAISE in words else retries, words):
                 if ranks.poll() is None:  # ranks that are still running would overwrite the status
                     call("scancel", "--signal=KILL", job)
                 give_up(folder, why)
@@ -116,19 +116,24 @@ def _wait(ranks: subprocess.Popen[bytes], job: str, spare: float) -> None:
             return
 
 
-def _end(folder: Path, status: int) -> tuple[str, str]:
+def _end(folder: Path, status: int, begun: int) -> tuple[str, str]:
     """Return the status that the first rank left in `job/ended`, empty if there is none, and words
-    that say how the ranks ended. `status`: srun's exit status. Raises `OSError`."""
+    that say how the ranks ended. `status`: srun's exit status. `begun`: how long the job's output
+    was when they began, as earlier launches had left it. Raises `OSError`."""
     errors = (folder / "job" / "srun.txt").read_text(errors="replace")
     print(errors, end="", file=sys.stderr)
+    why, output = memory_words(errors), Path("/proc/self/fd/2")
+    if not why and output.is_file():  # the job's, where Slurm says what it has ended
+        why = memory_words(output.read_bytes()[begun:].decode(errors="replace"))
     ended = ""
     with suppress(FileNotFoundError):
         ended = (folder / "job" / "ended").read_text().strip()
     # srun names the tasks that ended badly, in the order in which they did.
     told = re.findall(r"^srun: error: ([^ ]*: tasks? .*)", errors, re.MULTILINE)
-    words = next((line for line in told if MEMORY in line), (*told, f"status {status}")[0])
-    if words.endswith((MEMORY, ": Killed")):
-        words += ": raise memory_gb" if MEMORY in words else ", for its memory? Raise memory_gb"
+    words = next((line for line in told if why in line), (*told, f"status {status}")[0])
+    if why or words.endswith(": Killed"):
+        words += f" ({why})" * (why not in words)
+        words += RAISE if why else ", for its memory? Raise memory_gb"
         cpus, per_cpu = (
             os.environ.get(name, "0") for name in ("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_CPU")
         )

@@ -8,6 +8,7 @@ tst_launch() {
   exec "$TST_PYTHON" -P -m tst_study.experiments.slurm.launch "$TST_RUN" "$@"
 }
 tst_stop() { # WHY the set-up failed
+  [ $? != 137 ] || set -- "$1: killed, for its memory? Raise memory_gb"
   trap - EXIT
   echo "set-up failed: $1" >&2
   PYTHONPATH=$TST_CODE tst_launch "$1"

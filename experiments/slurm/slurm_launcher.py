@@ -18,7 +18,7 @@ from tst_study.experiments.plan.planner import prepare
 from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.slurm import follow_up, submission
 from tst_study.experiments.slurm.batch_script import check_setup
-from tst_study.experiments.slurm.commands import LimitError, SlurmError, call
+from tst_study.experiments.slurm.commands import LimitError, SlurmError, advised, call, memory_words
 from tst_study.experiments.slurm.profile import PLACES, Profile, load_profile, usual_place
 from tst_study.experiments.slurm.submit import submit_to_slurm
 from tst_study.experiments.study import Study
@@ -91,9 +91,11 @@ class Slurm:
         """
         found = submission.known_jobs(root, self._seconds)
         found.pop(follow_up.RUN, None)
+        folders = {each.job_id: each.folder for each in submission.all_of(root)}
         for run, job in found.items():
+            folder = folders.get(job.id.partition("_")[0], root)
             owner = f"job {job.id} of {job.owner}" if job.owner else ""
-            words = filter(None, (owner, job.remark, remark(root / run)))
+            words = filter(None, (owner, _explained(job, folder), remark(root / run)))
             found[run] = replace(job, remark="; ".join(words))
         return found
 
@@ -141,3 +143,15 @@ class Slurm:
         resources = self.profile.resources_of(study, run)
         on_gpu, device = resources.gpus_per_node > 0, self.profile.device
         return Allocation(resources.ranks, on_gpu, device, resources.tasks_per_node)
+
+
+def _explained(job: Job, folder: Path) -> str:
+    """Return what Slurm says of a job, and the key of `slurm.toml` behind it. That a batch script
+    was killed for its memory may stand in its output alone, which lies in `folder`."""
+    said = [job.remark]
+    with suppress(OSError):
+        if job.state in ("failed", "ended"):
+            log = (folder / f"{job.id}_0_log.out").read_text(errors="replace")
+            said.append(memory_words(log))
+        said = [advised("; ".join(filter(None, said)), folder / "script.sh")]
+    return "; ".join(filter(None, said))

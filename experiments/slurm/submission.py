@@ -158,8 +158,10 @@ def submit(submission: Submission, script: str, lock: int, seconds: float = SECO
         # A site's sbatch may print a greeting before the job id.
         job = answer.strip().rpartition("\n")[2].partition(";")[0]
     except SlurmError:
-        # Slurm may have accepted the job although its answer was lost.
-        job = _array_of(submission, in_the_queue([submission], seconds))
+        # Slurm may have accepted the job although its answer was lost. A refused one may be listed
+        # as failed.
+        known = in_the_queue([submission], seconds)
+        job = _array_of(submission, {key: one for key, one in known.items() if one.is_active})
         if not job:
             raise
     write_json(folder / "job.json", {"job": job})
@@ -287,7 +289,7 @@ def in_the_queue(of: Sequence[Submission] = (), seconds: float = SECONDS) -> dic
 def _job(id: str, state: str, reason: str) -> Job:
     """Return the `Job` for a state and a reason as Slurm gives them. `state` is in Slurm's long
     form: PENDING, TIMEOUT, …"""
-    remark = f"job {id}: {state}{'; raise memory_gb' * (state == 'OUT_OF_MEMORY')}"
+    remark = f"job {id}: {state}"
     if state == "CANCELLED" or reason == NEVER:
         return Job(id, "cancelled", remark)
     if state in ENDED:

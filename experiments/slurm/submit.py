@@ -24,7 +24,7 @@ from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import submitted_anew
 from tst_study.experiments.slurm import follow_up, submission
 from tst_study.experiments.slurm.batch_script import array_script
-from tst_study.experiments.slurm.commands import ARRAY, WAITS, LimitError, SlurmError, call
+from tst_study.experiments.slurm.commands import ARRAY, WAITS, LimitError, SlurmError, advised, call
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import SECOND_LOOK, known_jobs
 from tst_study.experiments.study import Study
@@ -182,6 +182,7 @@ def submit_to_slurm(
                         seconds=profile.answer_seconds,
                     )
             except SlurmError as error:
+                error.args = (advised(str(error), script),)
                 is_limit = isinstance(error, LimitError)
                 if is_limit:
                     shutil.rmtree(array.folder, ignore_errors=True)

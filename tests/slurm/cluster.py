@@ -116,10 +116,9 @@ class Cluster:
                 with suppress(OSError):  # in use by a cluster beside this one
                     os.rmdir(folder)
 
-    def run(self, *command: str) -> str:
-        done = subprocess.run(
-            command, env={**os.environ, **self.environment}, capture_output=True, text=True
-        )
+    def run(self, *command: str, words: str = "") -> str:
+        environment = os.environ | self.environment
+        done = subprocess.run(command, env=environment, input=words, capture_output=True, text=True)
         return done.stdout.strip()
 
     def idle_nodes(self) -> int:
@@ -195,7 +194,7 @@ class Cluster:
             "PreemptMode": "REQUEUE",
             "SlurmctldParameters": "preempt_send_user_signal",
         }
-        lines = [f"{key}={value}" for key, value in values.items()]
+        lines = [f"{key}={value}" for key, value in {**values, **self._settings()}.items()]
         lines += [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} "
             f"Sockets=1 CoresPerSocket={CPUS} ThreadsPerCore=1 RealMemory={MEMORY} "
@@ -208,12 +207,16 @@ class Cluster:
             "high": "9 PreemptMode=OFF",
             # As the example profiles call them.
             **dict.fromkeys(("gpu", "batch"), "5 PreemptMode=OFF"),
+            "small": "5 PreemptMode=OFF MaxTime=20 MaxNodes=2 MaxMemPerNode=2000",
         }
         lines += [
-            f"PartitionName={name} Nodes=ALL MaxTime=INFINITE PriorityTier={how}"
-            for name, how in partitions.items()
+            f"PartitionName={name} Nodes=ALL PriorityTier={how}" for name, how in partitions.items()
         ]
         (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
+
+    def _settings(self) -> dict[str, object]:
+        """What else the configuration says, or says otherwise."""
+        return {}
 
     def _last_words(self) -> str:
         texts = [path.read_text(errors="replace") for path in (self.folder / "log").iterdir()]

@@ -14,13 +14,21 @@ from tst_study.data import run_data
 from tst_study.experiments.slurm.profile import Profile, Resources
 
 
-@pytest.fixture(scope="session")
-def running_cluster() -> Iterator[Cluster]:
+@contextmanager
+def running(kind: type[Cluster]) -> Iterator[Cluster]:
     """It ends with the session, also where that is told to stop, as `.ci/run` does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    cluster = Cluster()
-    yield cluster
-    cluster.stop()
+    cluster = kind()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def running_cluster() -> Iterator[Cluster]:
+    with running(Cluster) as cluster:
+        yield cluster
 
 
 @pytest.fixture

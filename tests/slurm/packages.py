@@ -18,6 +18,14 @@ PACKAGES = [
     "libjson-c5",
     "libyaml-0-2",
     "liblua5.1-0",
+    # Accounts are kept in a database.
+    "slurmdbd",
+    "slurm-wlm-mysql-plugin",
+    "libmariadb3",
+    "mariadb-server-core",
+    "libaio1",
+    "liburing2",
+    "libnuma1",
 ]
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 

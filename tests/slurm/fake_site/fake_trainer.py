@@ -67,7 +67,8 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     if config.role == "trunk" and (folder.parent / "no_trunks").exists():
         raise UserError("this trunk fails")
     if behaviour == "hungry":
-        len(b"1" * 1_000_000 * int(argument))
+        taken = b"1" * 1_000_000 * int(argument)
+        time.sleep(30.0 * bool(taken))  # until whoever watches the memory has seen it
     if behaviour == "slow-start" and launch == 1:
         time.sleep(600.0)
     checkpoint.parent.mkdir(exist_ok=True)
