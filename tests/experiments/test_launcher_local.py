@@ -35,6 +35,7 @@ from tst_study.experiments.local import queue as local_queue
 from tst_study.experiments.local.local_launcher import Local
 from tst_study.experiments.local.progress import _summary
 from tst_study.experiments.local.queue import Queue, StoppedError, launch
+from tst_study.experiments.plan.planned_run import state
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import Exit, train_rank
 from tst_study.experiments.state.jobs import cancel_runs
@@ -276,8 +277,11 @@ def test_runs_share_the_gpus_of_a_machine_each_with_its_own(tmp_path, monkeypatc
     study = study_of(*(config(f"seconds_0.{n}", f"seed={n}", AUTO) for n in range(5, 9)))
     launcher = launcher_of("gpus", Options(processes=2))
     assert launcher.submit(at(study, tmp_path / "runs")) == 0
-    segments = [run_record.read(path).segments for path in (tmp_path / "runs").glob("seconds*")]
+    records = [run_record.read(path) for path in (tmp_path / "runs").glob("seconds*")]
+    segments = [record.segments for record in records]
     assert [len(rows) for rows in segments] == [1] * 4
+    devices = {record.header["config"]["execution"]["device"] for record in records}
+    assert devices == {"cuda"}  # with `auto` they would do without one
     assert {rows[0]["devices_seen"] for rows in segments} == {"0,GPU-a1", "5,MIG-b/1/0"}
     assert all(int(rows[0]["port_seen"]) > 0 for rows in segments)  # where its ranks meet
     assert most == 2
@@ -318,6 +322,7 @@ def test_runs_end_with_a_launcher_that_is_killed(tmp_path, device):
     (folder,) = root.glob("seconds_3600-*")
     wait_until(lambda: not file_lock.is_held(folder))
     assert run_state(root, "seconds_3600")["message"].startswith("SIGTERM at step ")
+    assert run_record.read(folder).header["config"]["execution"]["device"] == device
 
 
 def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(tmp_path):
@@ -353,13 +358,20 @@ def test_a_rank_that_failed_for_good_speaks_for_all():
 
 def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path):
     branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
-    planned = [run.config.name for run in Planner(at(study_of(*branches), tmp_path)).decided()]
-    assert planned == ["trunk-s4-20steps-seed0", "branch0.2", "branch0.3"]
-    submit(study_of(*branches), tmp_path)
-    prefix, *others = (
-        path.stat().st_mtime_ns for name in planned for path in tmp_path.glob(f"{name}-*/launches")
-    )
-    assert all(prefix < other for other in others)
+    study, trunk = at(study_of(*branches), tmp_path), "trunk-s4-20steps-seed0"
+
+    def look(queue: Queue) -> None:
+        prefixes = [run.prefix for run in queue.running.values() if run.prefix]
+        assert all(state(prefix) == "done" for prefix in prefixes)
+
+    (tmp_path / "no_trunks").touch()
+    queue = launch(study, Options(parallel=3), look, target=fake_training.run)
+    reasons = [why.partition(trunk)[0] for _, why in queue.failed.values()]
+    assert reasons == ["this trunk fails", *["its shared prefix run "] * 2]
+    assert launches(tmp_path) == {trunk: 1}
+    (tmp_path / "no_trunks").unlink()
+    launch(study, Options(parallel=3), look, target=fake_training.run)
+    assert launches(tmp_path) == {trunk: 2, "branch0.2": 1, "branch0.3": 1}
 
 
 def test_a_wanted_run_gets_a_prefix_run_that_results_add(tmp_path):
