@@ -9,7 +9,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tst_study.errors import UserError
@@ -48,7 +48,7 @@ def take(descriptor: int, path: Path, kind: int, *, wait: bool = False) -> bool:
 
 
 def lock_path(folder: Path) -> Path:
-    """Return the path of a run's lock file, whose content names the process that last took it."""
+    """Return the path of a run's lock file, whose content names the process that holds it."""
     return folder / "job" / "lock"
 
 
@@ -76,7 +76,10 @@ def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
             time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()} on {os.uname().nodename}\n".encode())
-        yield
+        try:
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
@@ -87,8 +90,15 @@ def owner(folder: Path) -> int | None:
     does."""
     if not is_held(folder):
         return None
-    process, _, host = lock_path(folder).read_text().strip().partition(" on ")
-    return int(process) if process.isdigit() and host == os.uname().nodename else None
+    path = lock_path(folder)
+    process, _, host = path.read_text().strip().partition(" on ")
+    if not process.isdigit() or host != os.uname().nodename:
+        return None
+    # The file may still name a holder that was killed, whose id may be another process's now.
+    with suppress(OSError):
+        if any(file.samefile(path) for file in Path(f"/proc/{process}/fd").iterdir()):
+            return int(process)
+    return None
 
 
 def is_held(folder: Path) -> bool:

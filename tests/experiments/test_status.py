@@ -43,6 +43,18 @@ def refusing(number: int) -> Callable[..., None]:
     return flock
 
 
+def test_the_owner_of_a_lock_is_the_process_that_holds_it_and_no_earlier_one(tmp_path):
+    path = file_lock.lock_path(tmp_path)
+    with file_lock.hold(tmp_path):
+        assert file_lock.owner(tmp_path) == os.getpid()
+    assert path.read_text() == ""
+    # A holder was killed, another process has its id, and the next holder has not written yet.
+    path.write_text(f"{os.getppid()} on {os.uname().nodename}\n")
+    with open(path) as held:
+        assert file_lock.take(held.fileno(), path, file_lock.EXCLUSIVE)
+        assert file_lock.owner(tmp_path) is None
+
+
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
     """As Lustre answers where it is mounted without `-o flock`."""
 

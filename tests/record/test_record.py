@@ -95,6 +95,24 @@ def test_rows_beyond_a_resume_point_are_dropped_and_counted(tmp_path, resumed_fr
     assert run_record.read(tmp_path).dropped_rows == 2 * (7 - (resumed_from or 0))
 
 
+def test_a_launch_that_begins_while_a_record_is_read_damages_nothing(tmp_path, monkeypatch):
+    launch(tmp_path, None, range(1, 8), loss=5.0)
+    read, files = run_record.content_of, []
+
+    def while_another_resumes(path: Path, *more: str) -> bytes | None:
+        content = read(path, *more)
+        files.append(path.name)
+        if path.suffix == ".jsonl" and files.count(path.name) == 1:
+            launch(tmp_path, 4, range(5, 7), loss=4.0)
+        return content
+
+    monkeypatch.setattr(run_record, "content_of", while_another_resumes)
+    record = run_record.read(tmp_path)
+    steps = [[row["step"] for row in rows] for rows in (record.metrics, record.evals)]
+    assert steps == [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4]]
+    assert "segments.jsonl" in files
+
+
 @pytest.mark.parametrize("torn", ['{"segment": 0, "st', '{"segment": 0}', "\x00\x00"])
 def test_torn_last_line_is_tolerated_and_the_next_launch_writes_behind_it(tmp_path, torn):
     launch(tmp_path, None, range(1, 4), loss=5.0)

@@ -18,7 +18,7 @@ names the file and, in a log, the line.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -342,10 +342,12 @@ def read(folder: str | Path) -> RunRecord:
     """
     folder = Path(folder)
     header = read_header(folder)
+    # A launch that begins meanwhile writes its segment first, then rows: they are read backwards.
+    logs = [(path := folder / f"{name}.jsonl", [*_lines(path)]) for name in ("evals", "metrics")]
     segments = read_segments(folder)
     starts = {row["segment"]: row["resumed_from"] or 0 for row in segments}
-    metrics, dropped_metrics = _rows(folder / "metrics.jsonl", _METRICS, starts)
-    evals, dropped_evals = _rows(folder / "evals.jsonl", _EVALUATION_ROW, starts)
+    metrics, dropped_metrics = _rows(*logs[1], _METRICS, starts)
+    evals, dropped_evals = _rows(*logs[0], _EVALUATION_ROW, starts)
     return RunRecord(
         folder=folder,
         header=header,
@@ -458,7 +460,12 @@ def read_segments(folder: Path) -> list[dict[str, Any]]:
     return [segments[number] for number in sorted(segments)]
 
 
-def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tuple[list[Any], int]:
+def _rows(
+    path: Path,
+    lines: Iterable[tuple[int, bytes]],
+    schema: TypeAdapter[Any],
+    starts: Mapping[int, int],
+) -> tuple[list[Any], int]:
     """Return the rows of a log that count, in the order of steps, and the number of rows dropped.
 
     `starts`: the step after which each segment began. Rows that earlier segments have beyond that
@@ -471,7 +478,7 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
         limit = min(limit, starts[segment])
     kept: dict[Any, Any] = {}
     segment, dropped = -1, 0
-    for number, line in _lines(path):
+    for number, line in lines:
         try:
             row = schema.validate_json(line)
         except ValidationError as error:
