@@ -22,7 +22,7 @@ from tst_study.experiments.launcher import Job, Needs, Options, submission_lock
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import submitted_anew
-from tst_study.experiments.slurm import follow_up, submission
+from tst_study.experiments.slurm import commands, follow_up, submission
 from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.commands import ARRAY, WAITS, LimitError, SlurmError, advised, call
 from tst_study.experiments.slurm.profile import Profile, Resources
@@ -184,9 +184,9 @@ def submit_to_slurm(
             except SlurmError as error:
                 error.args = (advised(str(error), script),)
                 is_limit = isinstance(error, LimitError)
-                if is_limit:
+                if array.job_id is None and not isinstance(error, commands.NoAnswerError):
                     shutil.rmtree(array.folder, ignore_errors=True)
-                elif not result.arrays:
+                if not is_limit and not result.arrays:
                     raise
                 if is_limit and len(members) > 1 and WAITS not in str(error):
                     size = len(members) // 2  # there may be room for fewer

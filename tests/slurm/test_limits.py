@@ -67,7 +67,7 @@ def test_what_slurm_refuses_is_not_taken_for_submitted(tmp_path, dry):
     study, how = at(seeded("a"), tmp_path), profile(resources=Resources(cpus_per_task=9))
     with pytest.raises(SlurmError, match=r"; in slurm\.toml, change "):
         submit_to_slurm(study, how, Options(dry=dry))
-    assert not any(job.is_active for job in known_jobs(tmp_path).values())
+    assert not known_jobs(tmp_path)
 
 
 def test_so_does_a_job_that_waits_for_ever_and_the_one_that_would_submit_more(tmp_path):

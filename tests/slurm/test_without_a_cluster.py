@@ -199,9 +199,10 @@ def launched(
     says(programs / "scontrol", f"{requeue}\necho $* >>'{root}/asked'; kill -TERM $PPID")
     says(programs / "srun", f"cd {root / RUN}; {srun}")
     script = array_script(one, ROOT, Profile(retries=1, **how), Resources())
-    return subprocess.run(
-        ["bash", "-c", script], env=os.environ | JOB, capture_output=True, text=True
-    )
+    with open(root / "output", "ab", 0) as output:
+        output.write(b"slurmstepd-n1: error: Detected 1 oom-kill event(s) in an earlier launch\n")
+        done = subprocess.run(["bash", "-c", script], env=os.environ | JOB, stderr=output)
+    return subprocess.CompletedProcess([], done.returncode, "", (root / "output").read_text())
 
 
 def told(root: Path) -> tuple[str, str]:
@@ -389,7 +390,7 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(tmp_path
     words = ["submit", "laptop", "--scale", "smoke", "--launcher", "slurm", "--dry-run"]
     said = answer(words, tmp_path)
     assert (said.status, said.err) == (0, "")
-    line = r"^array\d: runs: (\d+), at a time: (\d); each: nodes: 1"
+    line = r"^array[1-9]: runs: (\d+), at a time: (\d); each: nodes: 1"
     sizes, shares = zip(*re.findall(line, said.out, re.MULTILINE), strict=True)
     assert sum(map(int, sizes)) == 10
     assert max(map(int, sizes)) == 4
