@@ -16,9 +16,11 @@ settings.load_profile("any machine")
 
 def pytest_configure() -> None:
     """Hide what would change outputs: GPUs, which `make gpu` checks, and the width of 80 columns
-    that pytest-xdist gives its workers."""
+    that pytest-xdist gives its workers. One thread a process: threads wait for each other by
+    spinning, and where workers share the cores, that takes most of the time."""
     os.environ.pop("COLUMNS", None)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
