@@ -128,16 +128,6 @@ def test_a_shared_prefix_run_that_diverged_is_no_seed_of_its_own(runs):
     assert (table.loc["s = 4", "verdict"], table.loc["s = 4", "diverged"]) == ("better", 1)
 
 
-def test_what_is_not_trained_or_has_one_seed_makes_no_claim(tmp_path):
-    write_run(tmp_path, config(0), 3.5)
-    write_run(tmp_path, config(0, 2, 0.2), 3.4)
-    add_questions(tmp_path, [question(2), question(4)])
-    summary = summarise(read_tables(tmp_path))
-    assert list(summary.comparison.verdicts["verdict"]) == ["one seed: no claim", "no pair yet"]
-    assert summary.comparison.verdicts["low"].isna().all()
-    assert summary.lines()[2] == "Planned"
-
-
 def test_a_second_version_of_a_question_needs_an_archive_of_its_own(tmp_path):
     """A question that was registered is not replaced, nor does it count twice."""
     add_questions(tmp_path, [question(2)])

@@ -6,7 +6,7 @@ from tests.tiny_runs import MIXTURE, MUON, tiny
 from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import check
 from tst_study.errors import UserError
-from tst_study.superposition.loss_kinds import LOSSES, BagLoss
+from tst_study.superposition.loss_kinds import BagLoss
 
 
 class Whole(BagLoss):
@@ -36,13 +36,6 @@ REFUSALS = [
     (2, ("tensor=2",), MUON, 'optimizer.kind = "muon" needs whole matrices on a rank'),
     (2, ('optimizer="distributed"',), MUON, 'optimizer = "distributed": optimizer.kind = "muon"'),
 ]
-
-
-def test_every_loss_is_accepted_on_tensor_ranks(tmp_path):
-    """They are computed there, as `tests/superposition` shows."""
-    for kind in LOSSES:
-        config = tiny(tmp_path, f"superposition.loss.kind={kind}", "execution.parallel.tensor=2")
-        check(config, 2)
 
 
 def test_sequences_of_a_small_step_that_do_not_divide_by_the_ranks_are_refused(tmp_path):

@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.examples import example
@@ -28,18 +27,6 @@ from tst_study.experiments.state.plan_table import detectable, table
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.study import Study
 from tst_study.record.writer import RunWriter, header_of
-
-
-@pytest.mark.parametrize("pairs", [2, 3, 16])
-def test_the_detectable_gain_is_found_four_times_of_five(pairs):
-    """Drawn ten thousand times: the paired t-test rejects at 5% as often as it should."""
-    from scipy import stats
-
-    effect = smallest_detectable(pairs)
-    draws = np.random.default_rng(0).normal(effect, 1.0, (10_000, pairs))
-    power = (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean()
-    assert power == pytest.approx(0.8, abs=0.015)
-    assert smallest_detectable(1) is None
 
 
 def seeded(count: int) -> list[Config]:
