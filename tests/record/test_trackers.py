@@ -29,7 +29,6 @@ def test_tensorboard_shows_each_loss_by_its_name(words, tmp_path):
 
 
 def test_weights_and_biases_takes_every_row_offline(words, tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     record = run(words, tmp_path / "run", "execution.track=['wandb']", EVERY)
