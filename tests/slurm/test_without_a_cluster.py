@@ -22,13 +22,12 @@ from tst_study.experiments.launcher import Job, Options, submission_lock
 from tst_study.experiments.launches import remark
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, write_config
-from tst_study.experiments.slurm import follow_up, submission
+from tst_study.experiments.slurm import follow_up, submission, submit
 from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.commands import SlurmError
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.slurm_launcher import Slurm
 from tst_study.experiments.slurm.submission import Submission, known_jobs
-from tst_study.experiments.slurm.submit import _next_array
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import rows_below
 from tst_study.record import reader as run_record
@@ -122,9 +121,9 @@ def test_a_branch_waits_for_its_prefix_runs_active_job_and_has_none_without_it(t
     needs = {run.fingerprint: Resources() for run in runs}
     one = rest[0].prefix.run_id
     for jobs in ({one: Job("12_0", "running")}, {one: Job("12_0", "queued")}):
-        assert _next_array(rest, needs, jobs, 10) == (Resources(), "afterok:12_0", rest)
+        assert submit._next_array(rest, needs, jobs, 10) == (Resources(), "afterok:12_0", rest)
     for jobs in ({one: Job("12_0", "failed")}, {}):
-        assert _next_array(rest, needs, jobs, 10) is None
+        assert submit._next_array(rest, needs, jobs, 10) is None
 
 
 def test_what_submits_further_runs_waits_for_all_active_jobs_and_is_replaced_by_new_ones(
@@ -454,6 +453,24 @@ def test_a_longer_time_to_answer_counts_for_earlier_jobs_too(tmp_path, programs,
     assert submission.all_of(study.folder) == [one]
     assert [row.state for row in rows_below(study.folder)] == ["queued"]
     assert len(cancel_runs(study.folder, "")) == 1
+
+
+@pytest.mark.usefixtures("without_data")
+def test_a_job_that_the_queue_lacks_for_a_moment_is_not_submitted_again(
+    tmp_path, programs, monkeypatch
+):
+    """As one that is being requeued."""
+    monkeypatch.setattr(submit, "SECOND_LOOK", 0.0)
+    site(programs)
+    study = at(study_of(config("a"), config("b", "seed=2")), tmp_path / "runs")
+    submit.submit_to_slurm(study, Profile(), Options())
+    (one,) = submission.all_of(study.folder)
+    mark(study.folder / one.runs[0], config("a"), "done", "")
+    over, there = (f"echo '12|{place}|{{}}|None|{one.comment}'" for place in (0, 1))
+    again = f"[ ! -e {tmp_path}/asked ] || {there.format('PENDING')}; touch {tmp_path}/asked"
+    says(programs / "squeue", f"{over.format('COMPLETED')}; {again}")
+    done = submit.submit_to_slurm(study, Profile(), Options())
+    assert (len(done.over), len(done.adopted), done.new) == (1, 1, [])
 
 
 @pytest.mark.usefixtures("without_data")
