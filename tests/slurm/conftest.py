@@ -53,6 +53,10 @@ def entered(cluster: Cluster) -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
+HUNGRY = "x=$(head -c 400000000 /dev/zero | tr '\\0' x); sleep 30"
+"""A line of set-up by which the batch script itself takes 400 MB."""
+
+
 def profile(**settings: object) -> Profile:
     """Small jobs with the fake trainer."""
     site = Path(__file__).parent / "fake_site"

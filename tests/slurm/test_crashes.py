@@ -7,7 +7,7 @@ from threading import Timer
 import pytest
 
 from tests.slurm.cluster import LIMITS_MEMORY, Cluster
-from tests.slurm.conftest import entered, profile
+from tests.slurm.conftest import HUNGRY, entered, profile
 from tests.slurm.test_launching import (
     at,
     launches,
@@ -78,11 +78,17 @@ def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(cluste
 @fake
 @pytest.mark.skipif(not LIMITS_MEMORY, reason="needs control groups of version 1, as root")
 def test_a_job_without_memory_enough_is_given_up_and_its_limit_named(tmp_path):
-    submit(seeded("hungry_400"), tmp_path, profile(resources=Resources(memory_gb=0.2)))
-    wait_for_end(tmp_path)
-    (row,) = rows(seeded("hungry_400"), tmp_path)
-    assert (row.state, launches(tmp_path)) == ("failed", {"hungry_400": 1})
+    ranks, script, less = tmp_path / "ranks", tmp_path / "script", Resources(memory_gb=0.2)
+    submit(seeded("hungry_400"), ranks, profile(resources=less))
+    submit(seeded("a"), script, profile(resources=less, setup=(HUNGRY,)))
+    wait_for_end(ranks)
+    (row,) = rows(seeded("hungry_400"), ranks)
+    assert (row.state, launches(ranks)) == ("failed", {"hungry_400": 1})
     assert "task 0: Out Of Memory: raise memory_gb, now 0.2" in row.message
+    wait_for_end(script)
+    (row,) = rows(seeded("a"), script)
+    why, key = f"job {row.job}: OUT_OF_MEMORY; oom-kill event", "raise memory_gb (now 205M)"
+    assert (row.state, row.message) == ("failed", f"{why}; in slurm.toml, {key}; see sinfo -o %m")
 
 
 @fake

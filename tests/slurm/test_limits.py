@@ -1,8 +1,6 @@
 """Limits of a real Slurm: of accounts, partitions, arrays and jobs, and of memory."""
 
 import re
-import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 
 from tests.experiments.fake_training import at
 from tests.slurm.accounts import LimitedCluster
-from tests.slurm.conftest import entered, profile, running
+from tests.slurm.conftest import HUNGRY, entered, profile, running
 from tests.slurm.test_launching import launches, rows, seeded, submit, wait_for_end, wait_until
 from tst_study.experiments.launcher import Job, Options, submission_lock
 from tst_study.experiments.slurm import follow_up, slurm_launcher, submission
@@ -116,9 +114,7 @@ def test_what_slurm_ends_for_its_memory_is_not_tried_again_and_its_limit_named(t
     """Ranks, and the batch script itself."""
     less = Resources(time="10", memory_gb=0.2)
     submit(seeded("hungry_400"), tmp_path / "ranks", profile(resources=less))
-    eat = f"{shlex.quote(sys.executable)} -c 'x = b\"1\" * 400_000_000; input()' < <(sleep 60)"
-    how = profile(resources=less, setup=(*profile().setup, eat))
-    submit(seeded("a"), tmp_path / "script", how)
+    submit(seeded("a"), tmp_path / "script", profile(resources=less, setup=(HUNGRY,)))
     for root in (tmp_path / "ranks", tmp_path / "script"):
         wait_for_end(root)
     (row,) = rows(seeded("hungry_400"), tmp_path / "ranks")
