@@ -448,7 +448,9 @@ def retrain(
 ) -> None:
     """Train a recorded run again, in runs/again/, and say how far from the record it comes out."""
     from tst_study.experiments.retrain import compared, config_of, recorded
+    from tst_study.process.rank_environment import prepare_for_gpus
 
+    prepare_for_gpus()
     record = recorded(archive, run)
     folder = Path("runs/again") / record.runs["run_id"].item()
     status = train_here(config_of(record, overrides or []), folder)

@@ -13,21 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from threading import Thread
 
 from tst_study import file_lock
 from tst_study.atomic_files import DiskAwayError, insist, written_atomically
 from tst_study.config.schema import Config, from_dict, read_toml, to_toml
 from tst_study.errors import OtherRankError, UserError, one_line
 from tst_study.process.host import leave
+from tst_study.process.local_ranks import end_with
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
-
-PATIENCE = 30.0
-"""Seconds that a run on this machine gets to write its checkpoint after its launcher stops it or
-ends."""
-
 
 AWAY_SECONDS = 300.0
 """If the file system is away, a run tries for this many seconds to write how it ended."""
@@ -101,26 +96,15 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     send_output_to(log_path(folder, rank.number))
-    Thread(target=_end_with_launcher, daemon=True).start()
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    end_with(launcher.sentinel)
     prepare_for_gpus()
     if rank.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = rank.devices
     if rank.of > 1:
         os.environ |= rank_variables(rank.number, rank.of, rank.port)
     leave(train_rank(config, folder, rank.number))
-
-
-def _end_with_launcher() -> None:
-    """Wait until the launcher ends, then stop this process as the launcher does: by SIGTERM, and
-    after `PATIENCE` seconds by SIGKILL. A launcher that is killed cannot stop its runs itself, and
-    they would train on."""
-    launcher = multiprocessing.parent_process()
-    assert launcher is not None
-    launcher.join()
-    print("the launcher has ended", flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(PATIENCE)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:

@@ -231,8 +231,11 @@ def train(
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study.config import schema as config
     from tst_study.data.manifest import NoTokenFilesError
-    from tst_study.process.rank_environment import prepare_for_gpus
+    from tst_study.process.local_ranks import LAUNCHER, end_with
+    from tst_study.process.rank_environment import prepare_for_gpus, rank_variable
 
+    if launcher := os.environ.pop(LAUNCHER, ""):
+        end_with(int(launcher))
     prepare_for_gpus()  # before anything initialises CUDA
     if not dry_run and (device or mfu or price):
         raise UserError("--device, --mfu, --price: only with --dry-run, which tells costs")
@@ -253,30 +256,30 @@ def train(
             raise
         print(describe(resolved, identity, stream, prices, processes))
         return
-    status = train_here(resolved, folder or _run_folder(resolved), processes)
+    folder = folder or _run_folder(resolved)
+    if processes > 1 and rank_variable("WORLD_SIZE") == 1:  # else this process is one of them
+        raise typer.Exit(_train_on_processes(resolved, folder, processes))
+    status = train_here(resolved, folder)
     if os.environ.get("WORLD_SIZE", "1") != "1":  # one rank of several
         leave(status)
     raise typer.Exit(status)
 
 
-def train_here(config: Config, folder: Path, processes: int = 1) -> int:
-    """Train a run to its end, or go on with it from its last checkpoint, and print how it ended.
+def train_here(config: Config, folder: Path) -> int:
+    """Train a run to its end, or go on with it from its last checkpoint, and print how it ended. If
+    this process is one rank of several, the others do the same. The caller has called
+    `prepare_for_gpus`.
 
-    Returns the exit status: 0 if the run is done. `processes`: how many ranks to start on this
-    machine. Raises `UserError` as `tst_study.train.train` does, and if another process trains or
-    evaluates the run.
+    Returns the exit status: 0 if the run is done. Raises `UserError` as `tst_study.train.train`
+    does, and if another process trains or evaluates the run.
     """
     from tst_study import file_lock
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
         check_rank_variables,
-        prepare_for_gpus,
         rank_variable,
     )
 
-    prepare_for_gpus()
-    if processes > 1 and rank_variable("WORLD_SIZE") == 1:  # else this process is one of them
-        return _train_on_processes(config, folder, processes)
     adopt_slurm_ranks()
     check_rank_variables()
     # Of several ranks, the first one holds the run's lock and prints for all.

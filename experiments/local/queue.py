@@ -29,7 +29,6 @@ from tst_study.experiments.launches import RETRIES, given_up
 from tst_study.experiments.plan.planned_run import PlannedRun, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import (
-    PATIENCE,
     Exit,
     Rank,
     cancel_mark,
@@ -39,7 +38,7 @@ from tst_study.experiments.run_process import (
 )
 from tst_study.experiments.study import Study
 from tst_study.process.host import cores, signal_in_words, signals_handled
-from tst_study.process.local_ranks import free_port
+from tst_study.process.local_ranks import PATIENCE, free_port
 from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
 from tst_study.record.writer import mark

@@ -93,6 +93,17 @@ def test_the_package_itself_is_right_in_every_case():
     )
 
 
+def test_float32_is_right_and_a_gradient_beyond_its_rounding_is_not():
+    def array(numbers: np.ndarray) -> Tensor:
+        return torch.as_tensor(numbers, dtype=torch.float32 if numbers.dtype.kind == "f" else None)
+
+    assert check(our_loss, our_embed, array).right
+    right = cases()["plain"]["right"]
+    gradient = np.array(right["grad_head"])
+    gradient.flat[0] += 5e-5 * np.abs(gradient).max()
+    assert not judge({"plain": {"loss": right["loss"], "grad_head": gradient}}).right
+
+
 # --- somebody else's ------------------------------------------------------------------------------
 
 

@@ -52,11 +52,14 @@ def test_spread_pieces_come_from_all_documents_and_stay_within_one(tmp_path):
     assert whole.fingerprint != some.fingerprint
 
 
-def test_very_many_documents_are_told_apart_in_groups(tmp_path):
-    texts = [np.arange(1, 12)] * 1000
+@pytest.mark.parametrize("many", [256, 257, 1000])
+def test_very_many_documents_are_told_apart_in_groups(tmp_path, many):
+    texts = [np.arange(1, 12)] * many
     write_token_file(tmp_path / "validation", texts, np.dtype(np.uint16))
     describe(tmp_path / "validation")
-    documents = held_out(open_split(tmp_path / "validation"), 10).documents
+    held = held_out(open_split(tmp_path / "validation"), 10)
+    documents = held.documents
+    assert held.in_groups == (many > 256)
     assert (np.diff(documents) >= 0).all()
     np.testing.assert_array_equal(np.unique(documents), np.arange(256))
 

@@ -263,6 +263,10 @@ def test_the_same_request_again_does_nothing_and_another_one_is_refused(tmp_path
     first = quietly(sources, tmp_path / "out")
     assert leaves_as_it_is(sources, tmp_path / "out")
     assert quietly(sources, tmp_path / "out") == first
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest["request"] |= {"of an earlier version": None}
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    assert leaves_as_it_is(sources, tmp_path / "out")
     with pytest.raises(UserError, match=r"out: .*tokenizer: 'bytes', now 'bpe:300'.*delete"):
         quietly(sources, tmp_path / "out", "bpe:300", validation_share=0.01)
     os.utime(sources[1])  # a copy of the same file is the same request, ...

@@ -122,3 +122,9 @@ def test_text_of_another_tokenizer_is_refused(documents, tmp_path):
     other = f"other={tmp_path / 'other'}"
     with pytest.raises(UserError, match=r"other: .*tokenizer \(bpe of 270"):
         list(evaluate_run(open_run(tmp_path / "run"), held_out=[other]))
+
+
+@pytest.mark.parametrize("rival", ["batch_warmup", "sequence_warmup"])
+def test_a_checkpoint_of_a_rival_counts_what_training_counted(words, tmp_path, rival):
+    record = run(words, tmp_path, "superposition={}", f"{rival}={{parts = 2, step_ratio = 0.5}}")
+    assert open_run(tmp_path).counters().items() <= {**record.evals[-1]}.items()

@@ -248,11 +248,6 @@ def test_a_resumed_run_goes_on_at_its_step_with_its_settings():
     longer.load_state_dict(state)
     assert (longer.step, longer.objective().name) == (7, "next_token")
     assert longer.objective(4).bag_size == 4
-    old = {**state, "step_ratio": 0.5}  # as checkpoints were before they held the boundary
-    del old["superposed_steps"]
-    longer.load_state_dict(old)
-    with pytest.raises(ValueError, match=r"superposed_steps = 10 of 20 steps"):
-        tst(steps=20, weighting=resumed.weighting).load_state_dict(old)
     numbers = tst(weighting=list(np.array([1.0, 0.5, 0.25, 0.0])))
     assert numbers.state_dict()["weighting"] == [[1.0, 0.5, 0.25, 0.0]]
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,13 +32,14 @@ class Forked:
     """A rank that is forked where `subprocess.Popen` would start it anew, which saves the seconds
     of its imports."""
 
-    def __init__(self, command, *, env, preexec_fn, start_new_session):
+    def __init__(self, command, *, env, pass_fds, start_new_session):
         assert start_new_session
 
         def work() -> None:
             faulthandler.disable()  # it would print the stack of a rank that is aborted
             os.setsid()
-            preexec_fn()
+            os.closerange(3, *pass_fds)
+            os.closerange(pass_fds[0] + 1, 1024)
             os.environ.update(env)
             sys.argv = ["tst-study", *command[3:]]
             main()
@@ -139,6 +141,26 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(running, rank, number, said
     assert status["step"] > 0
 
 
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_start_that_is_cut_short_leaves_no_rank(monkeypatch, refused):
+    started = []
+
+    class Sleeping(subprocess.Popen):
+        def __init__(self, command, **options):
+            if started and refused:
+                raise OSError("no more processes")
+            super().__init__(["sleep", "1000"], **options)
+            started.append(self)
+            if len(started) == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(local_ranks, "subprocess", SimpleNamespace(Popen=Sleeping))
+    with pytest.raises(OSError, match="no more") if refused else nullcontext():
+        assert local_ranks.train_on_processes(3, []) == (1, "")
+    assert len(started) == 2 - refused
+    assert all(rank.returncode for rank in started)
+
+
 def test_a_rank_that_a_signal_ended_is_named_before_one_that_failed_with_it(capsys):
     failed = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     killed = subprocess.Popen(["sleep", "1000"])
@@ -160,12 +182,15 @@ def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running):
 
 
 def test_ranks_listen_on_the_loopback_alone_and_do_not_outlive_their_launcher(running):
+    """They write a checkpoint first."""
     ranks = psutil.Process(running.launcher.pid).children()
     doors = [door for rank in ranks for door in rank.net_connections() if door.status == "LISTEN"]
     assert {door.laddr.ip for door in doors} == {"127.0.0.1"}
     running.launcher.kill()
     psutil.wait_procs(ranks)
-    assert "preempted" not in " ".join(running.said("stdout"))
+    assert "the launcher has ended" in running.said("stdout")
+    assert run_record.read(running.folder).state == "preempted"
+    assert list((running.folder / "checkpoints").glob("step-*"))
     assert not file_lock.is_held(running.folder)
 
 

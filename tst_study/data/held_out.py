@@ -43,6 +43,8 @@ class HeldOut:
     bytes_per_token: float | None
     """UTF-8 bytes of text per token, as an average over the whole file; None if the file's manifest
     does not know the size of the text."""
+    in_groups: bool = False
+    """Whether neighbouring documents share a number."""
 
     @property
     def predicted_tokens(self) -> int:
@@ -82,24 +84,27 @@ def held_out(
     file = split.file
     count = file.token_count if tokens is None else min(tokens, file.token_count)
     about = f"{recorded_fingerprint(split)},{count},{sequence_length}"
-    documents = None
+    documents, in_groups = None, False
     if taken == "beginning":
         starts = np.arange(0, count, sequence_length)
         ends, last_labels = np.full_like(starts, count), np.full_like(starts, count + 1)
     else:
         about += ",spread"
         starts, ends, documents = _spread(file, sequence_length, count)
-        last_labels = ends
+        last_labels, many = ends, int(documents[-1]) + 1
+        if in_groups := many > MOST_DOCUMENTS:
+            documents = documents * MOST_DOCUMENTS // many
     ids, labels = _cut(file, sequence_length, starts, ends, last_labels)
     digest = hashlib.sha256(about.encode()).hexdigest()
-    return HeldOut(name, ids, labels, documents, digest, split.record.bytes_per_token)
+    per_token = split.record.bytes_per_token
+    return HeldOut(name, ids, labels, documents, digest, per_token, in_groups)
 
 
 def _spread(
     file: TokenFile, length: int, count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return, for each piece that is taken, its start, the end of its document, and the number of
-    the document or of its group, each (N,)."""
+    the document among those that are taken, each (N,)."""
     bounds = file.document_starts(0, file.document_count + 1)
     predicted = np.maximum(np.diff(bounds) - 1, 0)
     pieces = -(-predicted // length)
@@ -112,9 +117,7 @@ def _spread(
     taken = (np.arange(wanted) * total + total // 2) // wanted
     document = np.searchsorted(before, taken, side="right") - 1
     starts = bounds[document] + (taken - before[document]) * length
-    numbers = np.unique(document, return_inverse=True)[1]
-    groups = min(int(numbers[-1]) + 1, MOST_DOCUMENTS)
-    return starts, bounds[document + 1], numbers * groups // (int(numbers[-1]) + 1)
+    return starts, bounds[document + 1], np.unique(document, return_inverse=True)[1]
 
 
 def _cut(

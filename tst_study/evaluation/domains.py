@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.data.held_out import MOST_DOCUMENTS, HeldOut, held_out
+from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.manifest import Manifest, held_out_prefix, open_split, token_prefix
 from tst_study.errors import UserError
 from tst_study.held_out_loss import error_of_mean, evaluate
@@ -80,7 +80,7 @@ def evaluate_domains(
         assert loss.document_losses is not None
         counts = torch.tensor(loss.document_tokens, dtype=torch.float64)
         losses = torch.tensor(loss.document_losses, dtype=torch.float64)
-        unit = "document" if len(counts) < MOST_DOCUMENTS else "document group"
+        unit = "document group" if held.in_groups else "document"
         values = {"": loss.nats_per_token}
         if len(counts) > 1:
             values["_stderr"] = error_of_mean(losses * counts, counts)

@@ -1,6 +1,6 @@
-"""Starts the ranks of one run as processes of this machine (`tst-study train --processes N`)."""
+"""Starts the ranks of one run as processes of this machine (`tst-study train --processes N`), and
+has processes end with their launcher."""
 
-import ctypes
 import os
 import signal
 import socket
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from threading import Thread
 from types import FrameType
 
 from tst_study.process.host import cores, signal_in_words, signals_handled
@@ -16,7 +17,11 @@ from tst_study.process.rank_environment import rank_variables
 GRACE_SECONDS = 30.0
 """Seconds in which the other ranks can end by themselves after one has failed; then they are
 killed. Rank 0 may need some of them to send its last rows to W&B."""
-PR_SET_PDEATHSIG = 1  # an option of prctl(2): the signal to send when the parent ends
+PATIENCE = 30.0
+"""Seconds that a run on this machine gets to write its checkpoint after its launcher stops it or
+ends."""
+LAUNCHER = "TST_STUDY_LAUNCHER"
+"""The variable with the descriptor that a rank gives to `end_with`."""
 
 
 def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
@@ -33,8 +38,9 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
     and a kill does not damage the checkpoints on disk.
     """
     port = free_port()
-    ranks = [_start(rank, count, port, arguments) for rank in range(count)]
+    ranks: list[subprocess.Popen[bytes]] = []
     received: list[int] = []
+    watched, held = os.pipe()  # the ranks see by it when this process ends (`end_with`)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         received.append(number)
@@ -44,12 +50,18 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
 
     try:
         with signals_handled(pass_on):
+            for number in range(count):
+                ranks.append(_start(number, count, port, watched, arguments))
+                if received:  # maybe too early to have reached this rank; none has anything to save
+                    return 1, ""
             return _wait(ranks, received)
     finally:
         for rank in ranks:
             if rank.poll() is None:
                 rank.kill()
             rank.wait()
+        os.close(watched)
+        os.close(held)
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[int, str]:
@@ -74,23 +86,32 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[in
     return status, words
 
 
-def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(
+    rank: int, count: int, port: int, launcher: int, arguments: Sequence[str]
+) -> subprocess.Popen[bytes]:
     threads = max(1, cores() // count)
-    ours = rank_variables(rank, count, port)
+    ours = {**rank_variables(rank, count, port), LAUNCHER: str(launcher)}
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **ours}
     command = [sys.executable, "-m", "tst_study", *arguments]
     # Each rank has a session of its own, so that Ctrl-C in the terminal reaches only the launcher,
     # which passes it on.
-    return subprocess.Popen(
-        command, env=environment, start_new_session=True, preexec_fn=_end_with_launcher
-    )
+    return subprocess.Popen(command, env=environment, start_new_session=True, pass_fds=(launcher,))
 
 
-def _end_with_launcher() -> None:
-    """Have the kernel kill this rank when its launcher ends, because it would run on unnoticed
-    otherwise. Only Linux can do so."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with(launcher: int) -> None:
+    """Have this process end when its launcher does, which could not stop it any more: by SIGTERM,
+    and after `PATIENCE` seconds by SIGKILL. `launcher`: the descriptor of a pipe whose other end
+    the launcher alone holds."""
+    from multiprocessing.connection import wait  # which takes long to import
+
+    def watch() -> None:
+        wait([launcher])
+        print("the launcher has ended", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(PATIENCE)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def free_port() -> int:

@@ -7,7 +7,7 @@
 | `segments.jsonl` | for each segment, one row when it starts and one when it ends |
 | `metrics.jsonl` | rows of training, each with all counters |
 | `evals.jsonl` | held-out losses during training, and what `tst-study evaluate` measured later |
-| `status.json` | state, heartbeat, last checkpoint |
+| `status.json` | state, last step, last checkpoint |
 
 A segment is the part of the record that one launch has written; the rows copied from a shared
 prefix run are a segment, too. A launch that is killed may leave an incomplete last line, and rows
@@ -252,8 +252,6 @@ class Status(TypedDict):
     """Steps done when the file was written."""
     steps: Whole
     """Number of steps that the run trains in all."""
-    heartbeat: Finite
-    """The time at which the file was written, in seconds since the Unix epoch."""
     last_checkpoint: Whole | None
     """The number of steps after which the last checkpoint was written."""
     message: str

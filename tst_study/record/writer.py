@@ -118,7 +118,8 @@ class RunWriter:
         """Copy the rows of a shared prefix run, up to the fork after `step`, into a segment that
         names the prefix run.
 
-        Only rows of steps at which this run itself would log or evaluate are copied. If an earlier
+        Rows are copied of the steps at which this run would log or evaluate by its intervals and at
+        the switch; rows by the clock, at kept steps and between stages are not. If an earlier
         launch has copied the rows, and none has begun at the first step since, nothing is done.
         """
         source = {
@@ -198,6 +199,6 @@ def write_status(folder: Path, state: State, steps: int, message: str = "", **mo
     kept = {"step": 0, "last_checkpoint": None, **(read_status(folder) or {})}
     if state != "running":
         kept["seconds_left"] = None
-    now = {"state": state, "steps": steps, "heartbeat": time.time(), "message": message, **more}
+    now = {"state": state, "steps": steps, "message": message, **more}
     with written_atomically(folder / "status.json") as file:
         file.write(_json(kept | now, indent=1))

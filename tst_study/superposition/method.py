@@ -352,18 +352,15 @@ class Superposition:
         Raises ValueError if the checkpoint's run has other settings. `positions` may differ, and so
         may `steps`, if the boundary between the phases stays where it was.
         """
-        before = state.get("superposed_steps")
-        if before is None and "steps" in state:  # saved before checkpoints held the boundary
-            before = superposed_steps(state["steps"], state["bag_size"], state["step_ratio"])
-        now = self.phases.superposed_steps
-        if before is not None and before != now and state.get("bag_size") == self.bag_size:
+        before, now = state["superposed_steps"], self.phases.superposed_steps
+        if before != now and state["bag_size"] == self.bag_size:
             raise ValueError(
                 f"superposed_steps = {now} of {self.steps} steps, but the checkpoint's run has "
                 f"{before} of {state['steps']}: give superposed_steps={before} in place of "
                 "step_ratio, so that the switch stays where it was"
             )
         for name, value in self._settings().items():
-            if name in state and state[name] != value:
+            if state[name] != value:
                 raise ValueError(
                     f"{name} = {value!r}, but the checkpoint's run has {state[name]!r}: resume "
                     "with the same settings"

@@ -94,8 +94,8 @@ def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) ->
     if not (folder / MANIFEST).exists():
         return None
     manifest = read_manifest(folder)
-    if manifest.request != asked:
-        raise _other_request(folder, manifest.request, asked)
+    if other := _other_request(folder, manifest.request, asked):
+        raise other
     if asked.get("limit_bytes") is not None:  # a trial may not have read all sources
         return manifest
     for source, record in zip(sources, manifest.sources, strict=True):
@@ -124,10 +124,10 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
                 temporary.unlink()
         remedy = f"delete {unfinished} and prepare the folder again"
         if (begun := read_json(path, TypeAdapter(dict[str, Any]), remedy)) is not None:
-            if begun == asked:
+            if (other := _other_request(unfinished, begun, asked)) is None:
                 return unfinished
             if any(unfinished.glob("*.npz")):
-                raise _other_request(unfinished, begun, asked)
+                raise other
         if unfinished.exists():  # without pieces: the call that made it ended early
             shutil.rmtree(unfinished)
         elif any(path.name != LOCK for path in folder.iterdir()):
@@ -138,8 +138,11 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
     return unfinished
 
 
-def _other_request(folder: Path, had: dict[str, Any], wants: dict[str, Any]) -> UserError:
-    key = next(key for key in {**wants, **had} if had.get(key) != wants.get(key))
+def _other_request(folder: Path, had: dict[str, Any], wants: dict[str, Any]) -> UserError | None:
+    """Return why two requests differ; None if they do not. A key may be null or missing alike."""
+    key = next((key for key in {**wants, **had} if had.get(key) != wants.get(key)), None)
+    if key is None:
+        return None
     return UserError(
         f"{folder}: belongs to another preparation ({key}: {short(had.get(key))}, now"
         f" {short(wants.get(key))}); choose another folder, or delete this one to prepare anew"

@@ -121,9 +121,6 @@ class Request:
             "tokenizer": _stable_name(self.tokenizer),
             "validation_share": self.validation_share,
             "text_field": self.text_field,
-            # This option no longer exists. Its old default stays in the record, so that the request
-            # still equals the one in a manifest that was written while the option existed.
-            "end_of_document": None,
             "limit_bytes": self.limit_bytes,
             "licence": self.licence,
             "notes": self.notes,
