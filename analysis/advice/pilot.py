@@ -458,9 +458,9 @@ def evidence_rows(tables: Tables) -> str:
     three seeds on, else B; a gain in training loss must be graded C by hand."""
     rows = []
     for row, first in _judged(summarise(tables)):
-        setting = f"s = {first['bag_size']}, r = {first['step_ratio']:g}"
         if row["seeds"] < 1:
             continue
+        ablations = SuperpositionSetting.of_row(first).ablations
         rows.append(
             {
                 "grade": "A" if row["seeds"] >= FEWEST_SEEDS else "B",
@@ -468,7 +468,7 @@ def evidence_rows(tables: Tables) -> str:
                 "tokens": first["latent_tokens"],
                 "s": first["bag_size"],
                 "r": f"{first['step_ratio']:.3g}",
-                "variant": first["arm"].removeprefix(setting).removeprefix(", ") or "plain",
+                "variant": ", ".join(kind.label(value) for kind, value in ablations) or "plain",
                 "held_equal": "steps",
                 "seeds": row["seeds"],
                 "unit": f"nats, held-out {first['eval_set']}",

@@ -406,6 +406,8 @@ def _steps(run: Run, facts: Facts, offset: int) -> Any:
     if run.log.tokens_axis:
         at = at / facts.tokens_per_step
     elif run.log.axis == EPOCH:
+        if not at.max() > 0:
+            raise UserError(f"{run.where}: epochs are rounded to 0; import its trainer_state.json")
         at = at / at.max() * facts.steps
     else:
         at = at + offset

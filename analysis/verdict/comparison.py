@@ -127,8 +127,8 @@ def compare(
     pairs = [pair for pair in pairs if pair["superposed_folder"] not in mixed]
     reason = "it has no seed, and others of its setting have one"
     excluded += [excluded_row(run, reason) for run in rows_of(kept[kept["folder"].isin(mixed)])]
-    planned = decide(asked_contrasts(kept, lost, questions))
-    asked = {name for names in planned["run_ids"] for name in names}
+    contrasts = asked_contrasts(kept, lost, questions)
+    planned, asked = decide(contrasts), {each for one in contrasts for each in one.folders}
     studies = [question.within for question in questions if question.within]
     table, verdicts = _decided(*_settings(pairs, kept, lost, studies), planned)
     return Comparison(
@@ -136,7 +136,7 @@ def compare(
         verdicts=verdicts,
         pairs=pd.DataFrame(pairs, columns=list(PAIR_COLUMNS)),
         excluded=pd.DataFrame(
-            [row for row in excluded if row["run_id"] not in asked], columns=list(EXCLUDED_COLUMNS)
+            [row for row in excluded if row["folder"] not in asked], columns=list(EXCLUDED_COLUMNS)
         ),
         eligible=kept,
     )

@@ -135,6 +135,8 @@ class Contrast:
     """Number of the comparison arm's runs that diverged."""
     run_ids: tuple[str, ...]
     """Ids of the runs of both arms that the gain rests on; if they make no pair, of all."""
+    folders: tuple[str, ...] = ()
+    """The folders of these runs, for a question. Studies may have runs of the same ids."""
     alone: str = ""
     """A note on seeds of a question that only one arm has, beside those of its pairs."""
     text: float = math.nan

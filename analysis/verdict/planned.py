@@ -68,6 +68,7 @@ def asked_contrasts(
                 diverged=len(diverged[0]),
                 diverged_against=len(diverged[1]),
                 run_ids=(*arm_runs["run_id"], *against_runs["run_id"]),
+                folders=(*arm_runs["folder"], *against_runs["folder"]),
                 text=costs["raw_tokens"],
                 flops=costs["flops"],
                 asked=question,
@@ -82,7 +83,7 @@ def asked_contrasts(
 DIFFER: tuple[str, ...] = ("corpus", "parameters", "steps", "sequences", "sequence_length")
 DIFFER += ("schedule", "learning_rate")
 """Columns of what arms may differ in besides superposition."""
-_OF_CONTRASTS: tuple[str, ...] = ("run_id", "seed", "block", "eval_set", "nats_per_token")
+_OF_CONTRASTS: tuple[str, ...] = ("run_id", "folder", "seed", "block", "eval_set", "nats_per_token")
 _OF_CONTRASTS += ("documents", "launches", "config", *COSTS, *DIFFER)
 """Columns that `asked_contrasts` reads; only some tables have `documents`."""
 

@@ -46,15 +46,13 @@ def _is_later(question: Question, launches: Any) -> bool | None:
     """Return whether a run first started after the question was registered, or None if neither the
     times nor the commits say so."""
     rows, registration = _launches(launches), question.registration
-    start = _started(rows)
-    if start is not None and registration is not None:
-        return start >= registration.time.timestamp()
-    commits = [row["code"]["commit"] for row in rows if (row.get("code") or {}).get("commit")]
-    follows = None
-    if question.registered and commits:
-        follows = descends(Path(question.within), commits[0], question.registered)
     # A launch that recorded its start says by that, and not by its code, when it was.
-    return follows if start is None else None if follows else False
+    if (start := _started(rows)) is not None:
+        return start >= registration.time.timestamp() if registration else None
+    commits = [row["code"]["commit"] for row in rows if (row.get("code") or {}).get("commit")]
+    if not question.registered or not commits:
+        return None
+    return descends(Path(question.within), commits[0], question.registered)
 
 
 def _launches(text: Any) -> list[dict[str, Any]]:

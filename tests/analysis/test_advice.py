@@ -36,6 +36,7 @@ from tst_study.analysis.fits.law.superposition_law import fit_law, published_law
 from tst_study.analysis.fits.scaling.repetition import fit_repetition
 from tst_study.analysis.questions import ask
 from tst_study.analysis.tables.archive import read_archive
+from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import Arm, Question, StopRule, add_questions
 from tst_study.command_line import program
 from tst_study.cost.compute import count_flops
@@ -485,6 +486,17 @@ def test_an_archive_writes_its_row_for_the_table_of_others() -> None:
     larger = rows[rows["params"] == 1_066_368].iloc[0]
     assert (larger["grade"], larger["seeds"], larger["variant"]) == ("A", 12, "output only")
     assert larger["baseline"] - larger["superposed"] == pytest.approx(0.0118, abs=1e-4)
+
+
+def test_the_row_names_the_variant_whatever_digits_the_step_ratio_has(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, config(seed, steps=1526), 3.5)
+        for mode in ("full", "output_only"):
+            arm = {"bag_size": 6, "step_ratio": 0.3, "mode": mode}
+            write_run(tmp_path, config(seed, steps=1526, superposition=arm), 3.4)
+    rows = pd.read_csv(io.StringIO(pilot.evidence_rows(read_tables(tmp_path))))
+    assert set(rows["variant"]) == {"plain", "output only"}
+    assert set(rows["r"]) == {0.3}
 
 
 def made_pilot(root: Path, gain: float, seeds: int, scatter: float = 0.004, **more: float) -> Path:

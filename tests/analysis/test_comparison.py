@@ -69,6 +69,24 @@ def test_an_arm_of_cheaper_steps_is_compared_with_the_baseline_of_its_total_flop
     assert kinds.loc["equal data", "baseline_steps"] == 1000
 
 
+def test_a_run_of_another_folder_is_left_out_whatever_its_namesake_answers(tmp_path):
+    for name, arms in (("a", ("baseline", "ours")), ("b", ("ours",))):
+        rows = [
+            {"run": f"{arm}-{seed}", "arm": arm, "seed": seed}
+            | {"loss": 3.2 - 0.01 * seed * len(arm), "learning_rate": 1e-3 * len(arms)}
+            for arm in arms
+            for seed in range(3)
+        ]
+        (tmp_path / name).mkdir()
+        finished(tmp_path / name, rows)
+    arms = {side: Arm(name=side, setting=side) for side in ("ours", "baseline")}
+    asked = Question(name="q", arm=arms["ours"], against=arms["baseline"], family="one")
+    within = asked.model_copy(update={"within": str(tmp_path / "a")})
+    found = compare(read_tables([tmp_path / "a", tmp_path / "b"]).runs, [within])
+    assert list(found.excluded["run_id"]) == [f"ours-{seed}" for seed in range(3)]
+    assert found.excluded["folder"].str.startswith(str(tmp_path / "b")).all()
+
+
 def reasons(comparison: Comparison) -> list[str]:
     return list(comparison.excluded["reason"])
 

@@ -809,6 +809,12 @@ def test_a_number_that_some_lines_leave_out_is_read_from_the_others(tmp_path):
     assert found.curves["learning_rate"].fillna(0.0).tolist() == [1e-3, 1e-3, 0.0]
 
 
+def test_epochs_that_the_trainer_rounded_to_0_say_no_steps(tmp_path):
+    lines = [f"{{'loss': {loss(step)}, 'epoch': 0.0}}" for step in STEPS]
+    with pytest.raises(UserError, match=r"epochs are rounded to 0; import its trainer_state\.json"):
+        import_logs([str(written(tmp_path / "run", "train.log", lines))], FACTS)
+
+
 def test_a_diverged_run_of_the_trainer_prints_numbers_that_python_does_not_read(tmp_path):
     lines = [f"{{'loss': {loss(step)}, 'epoch': {step / 15:.2f}}}" for step in STEPS[:-1]]
     lines += ["{'loss': nan, 'grad_norm': inf, 'epoch': 2.0}"]

@@ -317,10 +317,12 @@ def test_a_question_is_planned_if_its_runs_came_later(tmp_path):
     late = asked.model_copy(update={"predicted": (0.0, 1.0)})
     register(tmp_path, [late])
     assert found() == ("Asked afterwards", "", False)
-    for stamp in ({}, {"registered": "ab" * 20}):
-        by_hand = Questions(questions=(late.model_copy(update={"registration": None, **stamp}),))
+    commits = {"Asked afterwards": None, "Time unknown": "ab" * 20}
+    for when, commit in commits.items():
+        stamp = {"registration": None, "registered": commit}
+        by_hand = Questions(questions=(late.model_copy(update=stamp),))
         (tmp_path / "questions.json").write_text(by_hand.model_dump_json())
-        assert found() == ("Asked afterwards", "", False)
+        assert found() == (when, "", False)
     register(tmp_path, [question(4), question(8)])
     trained(8)
     today = f"{datetime.now(UTC):%Y-%m-%d}"
