@@ -165,6 +165,18 @@ def test_status_prints_the_command_where_no_job_will_submit_what_waits(
     assert Slurm(Options()).hint(tmp_path, waiting) == ""
 
 
+def test_cancel_marks_runs_and_takes_with_them_the_job_that_would_submit_more(tmp_path, programs):
+    one, last = submitted(tmp_path, programs), submission.new(tmp_path, ())
+    with submission_lock(tmp_path) as lock:
+        submission.submit(last, "", lock)
+    job = "printf '%s|0|PENDING|None|%s\\n'"
+    says(programs / "squeue", f"{job} 12 {one.comment}; {job} 13 {last.comment}")
+    says(programs / "scancel", f"echo $* >{tmp_path}/asked")
+    assert Slurm(Options()).cancel(tmp_path, lambda run: True) == {RUN}
+    assert (tmp_path / "asked").read_text() == "12_0 13_0\n"
+    assert cancel_mark(tmp_path / RUN).exists()
+
+
 def test_jobs_on_another_cluster_are_named_and_left(tmp_path, programs, capsys):
     says(programs / "scontrol", "echo 'ClusterName             = north'")
     submitted(tmp_path, programs)
