@@ -43,16 +43,15 @@ class LimitedCluster(Cluster):
 
     def start_controller(self) -> None:
         """After the accounts, which it reads as it starts."""
-        folder, share = self.folder / "database", self.prefix / "usr/share/mysql"
+        folder = self.folder / "database"
         folder.mkdir(mode=0o700)
         self.environment["MYSQL_UNIX_PORT"] = f"{folder}/socket"
         options = [
             *("--no-defaults", "--skip-networking", "--skip-grant-tables", f"--user={USER}"),
             *(f"--datadir={folder}", f"--tmpdir={folder}", f"--socket={folder}/socket"),
             *("--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0"),
-            *(f"--lc-messages-dir={share}", f"--character-sets-dir={share}/charsets"),
         ]
-        tables = (share / "mysql_system_tables.sql").read_text()
+        tables = (self.prefix / "usr/share/mysql/mysql_system_tables.sql").read_text()
         self.run(
             *(f"{self.prefix}/usr/sbin/mariadbd", *options, "--bootstrap"),
             words=f"create database mysql;\nuse mysql;\n{tables}",
