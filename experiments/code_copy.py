@@ -10,6 +10,7 @@ from pathlib import Path
 
 import tst_study
 from tst_study.atomic_files import disk_errors_named, write_json
+from tst_study.experiments.study import below_one_folder
 from tst_study.record.launch_facts import COPY_FACTS, code_version
 
 FOLDER = "code"
@@ -31,9 +32,8 @@ def keep_code(root: Path, study_files: Sequence[Path] = ()) -> Path:
         if Path(folder).name != "__pycache__":
             paths = [Path(folder) / name for name in names]  # an editor's lock is a link to nothing
             files |= {path.relative_to(package.parent): path for path in paths if path.is_file()}
-    own = [path.absolute() for path in study_files]
-    for path in own:
-        files[Path("study") / path.relative_to(os.path.commonpath([p.parent for p in own]))] = path
+    own = below_one_folder(study_files)
+    files |= {Path("study") / place: path for place, path in own.items()}
     digest = hashlib.sha256()
     for file, path in sorted(files.items()):
         content = path.read_bytes()

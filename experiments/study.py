@@ -105,10 +105,16 @@ class Study:
             return
         self.check_folder()
         kept, own = self.folder / "study", str(self.files[0].absolute())
-        above = os.path.commonpath([path.absolute().parent for path in self.files])
-        for path in self.files:
-            place = kept / path.absolute().relative_to(above)
+        for place, path in below_one_folder(self.files).items():
+            place = kept / place
             place.parent.mkdir(parents=True, exist_ok=True)
             with written_atomically(place) as file:
                 file.write(path.read_bytes())
         write_json(kept / "study.json", {"file": own})
+
+
+def below_one_folder(files: Sequence[Path]) -> dict[Path, Path]:
+    """Return files by their paths below the nearest folder that holds them all."""
+    places = [Path(os.path.abspath(path)) for path in files]  # without `..`
+    above = os.path.commonpath([place.parent for place in places]) if places else ""
+    return {place.relative_to(above): path for place, path in zip(places, files, strict=True)}
