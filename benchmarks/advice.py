@@ -2,12 +2,13 @@
 
     python -m benchmarks.advice
 
-The file holds three things. The first is the fit of the law of superposition (`analysis.fits.law`)
+The file holds four things. The first is the fit of the law of superposition (`analysis.fits.law`)
 to the paper's Tables 4–7. The second is a test of the law at sizes and lengths that were left out
 of the fit: how well it predicts the gains there, and how many nats its choice of s and r loses
 against the best published choice, compared with two choices that need no law.
 `docs/research/coverage.md` shows this test as a table. The third is the gains of our own campaigns,
-paired by seed. Tests compute all of it again and compare."""
+paired by seed. The fourth is how often a pilot's rule errs in simulated pilots. Tests compute all
+of it again and compare."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,15 @@ import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
-from tst_study.analysis.advice.expected_gain import beyond, expected
-from tst_study.analysis.advice.intended_run import ALWAYS, OUTPUT_ONLY, PLAIN, POWER_LAW
+from tst_study.analysis.advice.expected_gain import beyond, expected, own_gain
+from tst_study.analysis.advice.intended_run import (
+    ALWAYS,
+    OUTPUT_ONLY,
+    PLAIN,
+    POWER_LAW,
+    IntendedRun,
+)
+from tst_study.analysis.advice.pilot import Measured, by_looks
 from tst_study.analysis.fits.law.held_out import copied, nearest, observed_gains, splits
 from tst_study.analysis.fits.law.rows import published_rows, settings
 from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, Law, as_data, fit_law
@@ -25,7 +33,7 @@ from tst_study.analysis.statistics import rmse
 from tst_study.analysis.tables.archive import read_archive
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import compare
-from tst_study.analysis.verdict.question import read_questions
+from tst_study.analysis.verdict.question import MOST_SEEDS, read_questions
 from tst_study.atomic_files import write_json
 
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
@@ -65,7 +73,8 @@ def evidence() -> dict[str, Any]:
     rows = published_rows()
     table, error = left_out(rows)
     own = [row for record, name in CAMPAIGNS.items() for row in paired(record, name)]
-    return {"law": as_data(fit_law(rows)), "error": error, "left_out": table, "own": own}
+    fit, made = as_data(fit_law(rows)), [pilots(pairs) for pairs in (3, 5, 8, MOST_SEEDS)]
+    return {"law": fit, "error": error, "left_out": table, "own": own, "pilots": made}
 
 
 def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]]:
@@ -170,6 +179,28 @@ def paired(record: str, name: str) -> list[dict[str, Any]]:
     arms["tuned"] = arms["tuned"].where(arms["arm"].isin(asked["arm"]), "")
     arms = arms.round({"gain": 5, "deviation": 5}).astype(dict.fromkeys(facts.values(), float))
     return list(rows_of(arms[list(COLUMNS)]))
+
+
+def pilots(pairs: int, made: int = 20_000) -> dict[str, float]:
+    """Return shares of simulated pilots that begin with so many pairs: those with a wrong go, or a
+    wrong stop before `MOST_SEEDS`, if the true gain is just the least that counts (`go`, `stop`),
+    and those whose last interval holds the true gain (`held`)."""
+    random, run = np.random.default_rng(pairs), IntendedRun(1e9, 1e9, 1e11)
+    gain, found = 0.0026, []
+    for drawn in random.normal(gain, 0.0044, (made, MOST_SEEDS)):
+        looked: list[Measured] = []
+        for seeds in dict.fromkeys((pairs, MOST_SEEDS)):
+            seen = {"seeds": seeds, "gain": drawn[:seeds].mean(), "source": ""}
+            seen["deviation"] = drawn[:seeds].std(ddof=1)
+            looked.append(Measured(run, seeds, own_gain(seen), 0.0, worthwhile=gain, first=seeds))
+            last = by_looks(looked)
+            if last.decision != "more":
+                break
+        held = (last.gain.low or 0) <= gain <= (last.gain.high or 0)
+        early = last.seeds < MOST_SEEDS and last.decision == "stop"
+        found.append((last.decision == "go", early, held))
+    shares = np.mean(found, axis=0).round(4).tolist()
+    return {"pairs": pairs, **dict(zip(("go", "stop", "held"), shares, strict=True))}
 
 
 if __name__ == "__main__":

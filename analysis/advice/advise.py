@@ -34,7 +34,6 @@ from tst_study.analysis.advice.intended_run import (
 from tst_study.analysis.advice.pilot import (
     BUDGET,
     LONGER,
-    MOST_SEEDS,
     RATES,
     Pilot,
     measured_in,
@@ -47,6 +46,7 @@ from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
 from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.question import MOST_SEEDS
 from tst_study.analysis.wording import signed
 from tst_study.config.schema import Config, load, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting

@@ -5,6 +5,7 @@ pilot's results say about the planned run."""
 import functools
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,13 +21,13 @@ from tst_study.analysis.advice.expected_gain import Gain, pair_deviation
 from tst_study.analysis.advice.intended_run import OUTPUT_ONLY, PLAIN, IntendedRun, own_arm
 from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP
 from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, published_law
-from tst_study.analysis.statistics import smallest_detectable
+from tst_study.analysis.statistics import critical_t, smallest_detectable
 from tst_study.analysis.summary import Summary, summarise
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 from tst_study.analysis.verdict.planned import labelled
-from tst_study.analysis.verdict.question import OVER, questions_of
+from tst_study.analysis.verdict.question import MOST_SEEDS, OVER, StopRule, questions_of
 from tst_study.atomic_files import written_atomically
 from tst_study.config.schema import Config, Model
 from tst_study.config.superposition_setting import SuperpositionSetting
@@ -42,8 +43,6 @@ LEAST = (4e7, 1e9)
 than the planned run. Below them the sign is not to be trusted: ours changed below 1.1 million
 parameters, and the smallest model for which others report a gain, with held-out losses, has about
 45 million outside its embeddings (`published.others`, AOMTS)."""
-MOST_SEEDS = 12
-"""The most pairs of runs of one size that a pilot may have."""
 BUDGET = 0.01
 """Share of the planned run's cost that a pilot may cost, unless another is given."""
 LONGER = 1.05
@@ -107,7 +106,8 @@ class Pilot:
     source: str
     """The origin of `noise`, in words."""
     least: float
-    """The gain that the pairs of one size detect with a power of 80%, nats per token."""
+    """The gain that the pairs of one size detect with a power of 80%, nats per token, at the first
+    of the looks that `StopRule.looks` allows."""
     flops: float
     """FLOPs of all its runs."""
     share: float
@@ -164,7 +164,8 @@ def plan_pilot(
     noise = float(f"{noise:.3g}")  # as the pilot's file has it
     wanted = abs(run.gain.nats or 2 * noise)
     counts = range(FEWEST_SEEDS, MOST_SEEDS + 1)
-    shown = [(n, (smallest_detectable(n) or math.inf) * noise) for n in counts]
+    looks = StopRule.looks
+    shown = [(n, (smallest_detectable(n, looks(n)) or math.inf) * noise) for n in counts]
     pairs, least = next((pair for pair in shown if pair[1] <= wanted), shown[-1])
     runs, planned = 2 * (pairs + len(RATES)), flops_of(run, length)
 
@@ -321,7 +322,7 @@ class Measured:
     run: IntendedRun
     seeds: int
     gain: Gain
-    """At this size and length."""
+    """At this size and length. `by_looks` widens its interval for the looks that are allowed."""
     deviation: float
     worthwhile: float
     """The least gain that counts at this size and length, nats per token."""
@@ -332,24 +333,20 @@ class Measured:
     measured."""
     slowest: float = LONGER
     """The most that `step_time` may be."""
+    first: int = 0
+    """Number of pairs at the first look, by the registered question; 0 if there is none."""
 
     @property
     def decision(self) -> str:
         """`go`, `slow` (a go, were the steps as fast as they must be), `stop` or `more`, by the
-        rule that the pilot's file has."""
+        rule that the pilot's file has: it looks at the planned pairs and at `MOST_SEEDS`, and
+        between them at none."""
+        if 0 < self.first < self.seeds < MOST_SEEDS:
+            return "more"
         if (self.gain.low or -math.inf) > self.worthwhile:
             return "slow" if (self.step_time or 0.0) > self.slowest else "go"
         too_many = self.seeds >= MOST_SEEDS
         return "stop" if too_many or (self.gain.high or math.inf) < self.worthwhile else "more"
-
-    @property
-    def wanted(self) -> int:
-        """Number of pairs that would tell such a gain from the least that counts; at most
-        `MOST_SEEDS`."""
-        off = abs((self.gain.nats or 0.0) - self.worthwhile)
-        counts = range(self.seeds + 1, MOST_SEEDS)
-        enough = (n for n in counts if (smallest_detectable(n) or 0) * self.deviation <= off)
-        return next(enough, MOST_SEEDS)
 
     def at(self, run: IntendedRun) -> Gain:
         """Return the gain that these pairs let expect of the planned run: in a longer run it is
@@ -382,7 +379,7 @@ def measured_in(sources: Sequence[str | Path], run: IntendedRun) -> list[Measure
             f"--runs: {len(waiting)} runs are not finished ({listed(waiting, 3)}); looking at a "
             "pilot before it is whole makes chance look like a gain, so wait for them"
         )
-    found, is_tuned = dict[tuple[float, float], Measured](), bool((runs["role"] == "pilot").any())
+    found, is_tuned = defaultdict[Any, list[Measured]](list), bool((runs["role"] == "pilot").any())
     for row, first in _judged(summarise(tables)):
         setting = SuperpositionSetting.of_row(first)
         given = setting.bag_size, first["mode"] == "output_only"
@@ -414,18 +411,34 @@ def measured_in(sources: Sequence[str | Path], run: IntendedRun) -> list[Measure
             tuned=is_tuned,
             step_time=_step_time(both, tables.curves),
             slowest=rule.step_time if rule else LONGER,
+            first=int(row["seeds"]) if question else 0,
         )
-        known = found.setdefault((own.size, own.tokens), one)
-        found[own.size, own.tokens] = max(known, one, key=lambda each: each.seeds)
+        found[own.size, own.tokens].append(one)
     if not found:
         raise UserError(
             f"--runs: no {FEWEST_SEEDS} pairs of {run.setting} and a baseline there; "
             "`tst-study analyse --runs` says what they allow; another setting goes into the "
             "[superposition] of --config"
         )
-    places = pd.DataFrame([vars(one.run) for one in found.values()])
-    far = run.far(places).to_numpy()
-    return [list(found.values())[place] for place in np.argsort(-far, kind="stable")]
+    every = [by_looks(looks) for looks in found.values()]
+    far = run.far(pd.DataFrame([vars(one.run) for one in every])).to_numpy()
+    return [every[place] for place in np.argsort(-far, kind="stable")]
+
+
+def by_looks(same: Sequence[Measured]) -> Measured:
+    """Return, of the pairs of one size and length as they were looked at, the look with the most.
+
+    Its interval is widened so that those of all looks that the rule allows hold together
+    (Bonferroni). The first look was at the fewest pairs that a registered question named. Where
+    none is registered, an earlier look is possible, so two are allowed for."""
+    last, first = (
+        max(same, key=lambda one: one.seeds),
+        min((one.first for one in same if one.first), default=0),
+    )
+    free, nats = last.seeds - 1, last.gain.nats or 0.0
+    wider = critical_t(free, StopRule.looks(first)) / critical_t(free)
+    low, high = (nats + wider * ((end or 0.0) - nats) for end in (last.gain.low, last.gain.high))
+    return replace(last, first=first, gain=replace(last.gain, low=low, high=high))
 
 
 def _step_time(runs: pd.DataFrame, curves: pd.DataFrame) -> float | None:

@@ -89,7 +89,7 @@ def evidence() -> dict[str, Any]:
     `law`: the fit of the law of superposition to Tables 4–7. `left_out`: how well the law predicts
     the gains at sizes and lengths that were left out of the fit. `error`: the law's relative error
     for each e-fold beyond its sizes (`params`) and lengths (`tokens`). `own`: the gains in our own
-    campaigns, a row for each setting."""
+    campaigns, a row for each setting. `pilots`: how often a pilot's rule errs in simulations."""
     evidence: dict[str, Any] = json.loads((FOLDER / "evidence.json").read_text(encoding="utf8"))
     return evidence
 

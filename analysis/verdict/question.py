@@ -151,6 +151,10 @@ def _same(cell: Any, value: Value) -> bool:
     return isinstance(cell, bool) is isinstance(value, bool) and bool(cell == value)
 
 
+MOST_SEEDS = 12
+"""The most pairs of runs of one size that a pilot may have."""
+
+
 class StopRule(_Strict):
     """The rule by which a pilot goes on or stops, registered before its runs with its question's
     `smallest_gain`. No gain of such a pilot is read before all its runs are over."""
@@ -159,6 +163,12 @@ class StopRule(_Strict):
     """Standard deviation of a pair's difference, in nats, for which the seeds were planned."""
     step_time: Annotated[float, Field(gt=0)]
     """The most time that a superposed step may take, as a multiple of the baseline's."""
+
+    @staticmethod
+    def looks(pairs: int) -> int:
+        """Return how often the rule may look at a pilot that was planned with so many pairs: at
+        these, and if they do not decide, at `MOST_SEEDS`."""
+        return 1 if pairs >= MOST_SEEDS else 2
 
 
 class Registration(_Strict):

@@ -324,12 +324,15 @@ def detectable(
                 "added once a run has ended do not count as planned."
             )
             continue
-        gain = known * (smallest_detectable(seeds, count) or math.nan)
+        looks = rule.looks(seeds) if rule else 1
+        gain = known * (smallest_detectable(seeds, count * looks) or math.nan)
         lines.append(f"{name}: they detect a gain of {gain:.2g} nats (80% power, 5% level).")
         smallest = [q.smallest_gain for q in study.questions if q.family == family][:1]
         if rule:
             go = gain + (smallest[0] or 0.0)
-            lines.append(f"  By its stop rule a true gain of {go:.3f} gets a go in 80% of pilots.")
+            lines.append(
+                f"  By its stop rule a true gain of {go:.3f} gets a go at once in 80% of pilots."
+            )
         for goal in (each for each in smallest if each and each < gain and not rule):
             most = goal / known
             powers = ((n, smallest_detectable(n, count)) for n in range(FEWEST_SEEDS, 1001))
