@@ -407,6 +407,7 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(tmp_path
     assert max(map(int, sizes)) == 4
     assert sum(map(int, shares)) <= 3
     assert re.search(r"#SBATCH --array=0-3%1", said.out)
+    assert "no cluster was asked" not in said.out
     assert [path.name for path in tmp_path.iterdir() if path != programs] == ["slurm.toml"]
 
 
@@ -483,6 +484,19 @@ def test_a_job_that_the_queue_lacks_for_a_moment_is_not_submitted_again(
     says(programs / "squeue", f"{over.format('COMPLETED')}; {again}")
     done = submit.submit_to_slurm(study, Profile(), Options())
     assert (len(done.over), len(done.adopted), done.new) == (1, 1, [])
+
+
+@pytest.mark.usefixtures("without_data")
+def test_an_array_that_was_left_held_and_is_over_is_not_let_go(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr(submit, "SECOND_LOOK", 0.0)
+    site(programs)
+    study = at(study_of(config("a")), tmp_path / "runs")
+    submit.submit_to_slurm(study, Profile(), Options())
+    (one,) = submission.all_of(study.folder)
+    write_json(one.folder / "waits.json", {0: [1]})
+    says(programs / "squeue", f"echo '12|0|CANCELLED|None|{one.comment}'")
+    says(programs / "scontrol", "echo Invalid job id specified >&2; exit 1")
+    assert len(submit.submit_to_slurm(study, Profile(), Options()).new) == 1
 
 
 @pytest.mark.usefixtures("without_data")
