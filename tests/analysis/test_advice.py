@@ -650,10 +650,11 @@ def test_no_gain_of_a_pilot_with_a_rule_is_shown_before_it_is_whole(tmp_path: Pa
         ]
 
     ruled(pilot_, 5)
-    for text in shown():
+    texts = shown()
+    for text in texts:
         assert "0.05" not in text
         assert reason in text
-    assert "better" in shown()[0]
+    assert "better" in texts[0]
     for question in ("matched", "compute", "chinchilla"):
         with pytest.raises(UserError, match=reason):
             ask(question, pilot_)
