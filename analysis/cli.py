@@ -132,14 +132,14 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Say whether to superpose a planned run, how, what it gains and costs, and how to test it."""
-    asked = locals() | {"runs": runs or ()}
-    for name in ("write", "as_json"):
-        del asked[name]
+    run: dict[str, Any] = {"params": params, "tokens": tokens, "active": active, "text": text}
+    run |= {"sequence_length": sequence_length, "config": config, "runs": runs or ()}
+    run |= {"gpus": gpus, "device": device, "mfu": mfu, "price": price, "currency": currency}
     _look_for_garbage_rarely()
     with waiting("comparing the planned run with the published runs and ours"):
         from tst_study.analysis.advice.advise import advise
 
-        advice = advise(**asked)
+        advice = advise(**run, pilot_budget=pilot_budget, deadline=deadline)
         if write is not None:
             advice.write_pilot(write)
     if as_json:
@@ -198,9 +198,9 @@ def analyse(
     as_json: AsJson = False,
 ) -> None:
     """Answer one question about runs, or about the published numbers, with intervals."""
-    asked = locals()
-    for name in ("question", "runs", "published", "row", "as_json"):
-        del asked[name]
+    asked: dict[str, Any] = {"at": at, "tokens": tokens, "huber": huber, "arm": arm}
+    asked |= {"against": against, "where": tuple(where or ()), "method": method}
+    asked |= {"smallest_gain": smallest_gain, "own_rates": own_rates}
     if row:
         from tst_study.analysis.advice.pilot import evidence_rows
         from tst_study.analysis.tables.source import read_tables
@@ -214,7 +214,6 @@ def analyse(
     with waiting(f"reading the runs and answering {question!r}"):
         from tst_study.analysis.questions import ask
 
-        asked["where"] = tuple(where or ())
         answer = ask(question, runs or None, of_published=published, **asked)
     print(answer.to_json() if as_json else answer)
 

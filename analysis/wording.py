@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -260,10 +260,10 @@ def _remarks(row: Mapping[str, Any]) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def signed(value: float, digits: int = 3) -> str:
+def signed(value: float, digits: int = 3, plus: Literal["+", ""] = "+") -> str:
     """Return a number with its sign, which is U+2212 for minus. One that rounds to zero has no
     sign."""
-    text = f"{value:+.{digits}f}"
+    text = f"{value:{plus}.{digits}f}"
     if float(text) == 0:
         return f"{0:.{digits}f}"
     return text.replace("-", "−")

@@ -111,9 +111,8 @@ def arm_mark(setting: SuperpositionSetting) -> Mark:
         near = min(_BY_BAG_SIZE, key=lambda size: abs(math.log(size / setting.bag_size)))
         colour = _BY_BAG_SIZE[near]
     else:
-        changed = setting.label.split(f"r = {setting.step_ratio:.3g}, ")[-1]
-        known = [hue for start, hue in _BY_ABLATION.items() if changed.startswith(start)]
-        colour = known[0] if known else _OTHERS[zlib.crc32(changed.encode()) % len(_OTHERS)]
+        known = [hue for start, hue in _BY_ABLATION.items() if setting.variant.startswith(start)]
+        colour = known[0] if known else _OTHERS[zlib.crc32(setting.variant.encode()) % len(_OTHERS)]
         place += list(_BY_ABLATION.values()).index(colour)
     marker, dash = _MARKERS[place % len(_MARKERS)], _DASHES[place % len(_DASHES)]
     return Mark(colour, marker, (0, dash), setting.label)

@@ -427,10 +427,7 @@ def _nats(gain: Gain) -> str:
     return "{} [{}, {}]".format(*map(_gain, (gain.nats, gain.low, gain.high)))
 
 
-def _gain(nats: float) -> str:
-    return signed(nats).removeprefix("+")
-
-
+_gain = partial(signed, plus="")
 _span = partial(span, least=999.5)
 """Writes a range of hours or of money, from 1,000 on in thousands or more."""
 

@@ -473,7 +473,6 @@ def evidence_rows(tables: Tables) -> str:
     for row, first in _judged(summarise(tables)):
         if row["seeds"] < 1:
             continue
-        ablations = SuperpositionSetting.of_row(first).ablations
         rows.append(
             {
                 "grade": "A" if row["seeds"] >= FEWEST_SEEDS else "B",
@@ -481,7 +480,7 @@ def evidence_rows(tables: Tables) -> str:
                 "tokens": first["latent_tokens"],
                 "s": first["bag_size"],
                 "r": f"{first['step_ratio']:.3g}",
-                "variant": ", ".join(kind.label(value) for kind, value in ablations) or "plain",
+                "variant": SuperpositionSetting.of_row(first).variant or "plain",
                 "held_equal": "steps",
                 "seeds": row["seeds"],
                 "unit": f"nats, held-out {first['eval_set']}",

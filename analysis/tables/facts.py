@@ -5,7 +5,8 @@ them (`124M`, `1.3e9`, `20,000`), and multiplied by the unit that a person names
 cannot be meant is questioned (`question`): a model of 12 parameters is one of 12 millions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -190,63 +191,53 @@ def question(runs: Sequence[tuple[str, Mapping[str, Any]]], confirmed: Iterable[
 
     runs: for each run its place, for messages, and its facts. confirmed: facts whose unit a person
     named."""
-    known = {*confirmed}
-    amounts = {
-        name: [(place, decimal(facts.get(name))) for place, facts in runs] for name in AMOUNTS
-    }
-    sizes, lengths, costs = (
-        [value for _, value in amounts[name]] for name in ("parameters", "tokens", "flops")
-    )
-
-    def ask(name: str, place: str, value: float, why: str, unit: str) -> UserError:
-        return UserError(
-            f"{place}: {name} {value:,.6g}{why}; give their unit, such as --unit {name}={unit} "
-            f"(--unit {name}=units if the number is right)"
-        )
-
-    for place, value in amounts["parameters"]:
-        if value and value < 1e4 and "parameters" not in known:
-            raise ask(
-                "parameters", place, value, " are few", "billions" if value < 1 else "millions"
-            )
-    for place, value in amounts["tokens"]:
-        if value and value > 1e16 and "tokens" not in known:
-            raise ask("tokens", place, value, " are more than all text; are they FLOPs?", "units")
-    ratios = [
-        (place, cost / 6 / size / length)
-        for (place, _), size, length, cost in zip(runs, sizes, lengths, costs, strict=True)
-        if size and length and cost
+    amounts = ("parameters", "tokens", "flops")
+    rows: list[tuple[Any, ...]] = [
+        (place, *(decimal(facts.get(name)) for name in amounts)) for place, facts in runs
     ]
-    for place, ratio in ratios:
-        if not 0.01 < ratio < 100 and "flops" not in known:
+    known = {*confirmed}
+    for place, size, _, _ in rows if "parameters" not in known else ():
+        if size and size < 1e4:
+            unit = "billions" if size < 1 else "millions"
+            raise _asked(place, "parameters", size, "are few", unit)
+    for place, _, length, _ in rows if "tokens" not in known else ():
+        if length and length > 1e16:
+            why = "are more than all text; are they FLOPs?"
+            raise _asked(place, "tokens", length, why, "units")
+    ratios = [(place, c / 6 / n / d) for place, n, d, c in rows if n and d and c]
+    for place, ratio in ratios if "flops" not in known else ():
+        if not 0.01 < ratio < 100:
             raise UserError(
                 f"{place}: its flops are {ratio:.3g} times 6 N D; give the unit of one, such as "
                 "--unit flops=giga or --unit tokens=billions (=units where a number is right)"
             )
     if not ratios and "tokens" not in known:
-        pairs = [
-            (a, d if d else c / 6 / a if c and a else None)
-            for a, d, c in zip(sizes, lengths, costs, strict=True)
-        ]
-        short_of = [bool(n and d and d < n) for n, d in pairs]
-        far = [bool(n and d and d < n / 100) for n, d in pairs]
-        if any(far) or 2 * sum(short_of) > len(runs):
-            at = far.index(True) if any(far) else short_of.index(True)
-            n, d = pairs[at]
-            of = "tokens" if lengths[at] else "flops"
-            if of not in known:
-                raise ask(
-                    of,
-                    runs[at][0],
-                    d or 0.0,
-                    f" for {big(n or 0)} parameters are few"
-                    + " (as FLOPs / 6 N)" * (of == "flops"),
-                    "billions",
-                )
+        _check_lengths(rows, known)
     off = [ratio for _, ratio in ratios if abs(ratio - 1) > SIX]
-    if off:
-        return [six_nd(off, len(runs))]
-    return []
+    return [six_nd(off, len(runs))] if off else []
+
+
+def _check_lengths(rows: Sequence[tuple[Any, ...]], known: Collection[str]) -> None:
+    """Refuse tokens, or FLOPs that they follow from, that are far too few for one run's parameters,
+    or fewer than the parameters of most runs."""
+    lengths = [d if d else c / 6 / n if c and n else None for _, n, d, c in rows]
+    shares = [d / n if n and d else math.inf for (_, n, *_), d in zip(rows, lengths, strict=True)]
+    at = next((at for at, share in enumerate(shares) if share < 0.01), None)
+    short = [at for at, share in enumerate(shares) if share < 1]
+    if at is None and 2 * len(short) > len(rows):
+        at = short[0]
+    if at is not None:
+        place, size, given, _ = rows[at]
+        why = f"for {big(size)} parameters are few" + " (as FLOPs / 6 N)" * (not given)
+        if (of := "tokens" if given else "flops") not in known:
+            raise _asked(place, of, lengths[at], why, "billions")
+
+
+def _asked(place: str, name: str, value: Any, why: str, unit: str) -> UserError:
+    return UserError(
+        f"{place}: {name} {value:,.6g} {why}; give their unit, such as --unit {name}={unit} "
+        f"(--unit {name}=units if the number is right)"
+    )
 
 
 def six_nd(ratios: Sequence[float], runs: int) -> str:

@@ -597,27 +597,8 @@ class StudyFile:
 
     def _of_pair(self, asked: Asked, point: Point, columns: Table) -> Iterator[Question]:
         """Yield the questions about one arm in one cell, one for each kind of match."""
-        selector = {"arm": self.baseline, "setup": point.setup, **asked.against}
-        others = [
-            other
-            for other in self.points
-            if other is not point
-            and self._is_measured(other)
-            and self._selects(selector, other)
-            and other.agrees(point, other.crossed.keys() & point.crossed.keys())
-        ]
-        if len(others) > 1:
-            others = [other for other in others if other.agrees(point, self.cross)]
-        if len(others) > 1:
-            others = [other for other in others if other.numbers == point.numbers]
-        if len(others) != 1:
-            wanted = ", ".join(f"{key} = {value}" for key, value in selector.items())
-            names = ", ".join(other.name for other in others) or "none"
-            raise self.fail(
-                f"[[questions]] {asked.family!r}: {point.name} needs one other arm; those with "
-                f"{wanted}: {names}"
-            )
-        other, seeds = others[0], tuple(_several(columns.get("seed", point.seeds)))
+        other = self._other_arm(asked, point)
+        seeds = tuple(_several(columns.get("seed", point.seeds)))
         extra = set() if self.grid.existing else {*seeds} - {*point.seeds}
         if extra:
             raise self.fail(f"[[questions]] {asked.family!r}: no run has seed {min(extra)}")
@@ -652,6 +633,30 @@ class StudyFile:
                 rule=asked.rule if in_family else None,
                 registered=asked.registered,
             )
+
+    def _other_arm(self, asked: Asked, point: Point) -> Point:
+        """Return the arm that an arm is compared with."""
+        selector = {"arm": self.baseline, "setup": point.setup, **asked.against}
+        others = [
+            other
+            for other in self.points
+            if other is not point
+            and self._is_measured(other)
+            and self._selects(selector, other)
+            and other.agrees(point, other.crossed.keys() & point.crossed.keys())
+        ]
+        if len(others) > 1:
+            others = [other for other in others if other.agrees(point, self.cross)]
+        if len(others) > 1:
+            others = [other for other in others if other.numbers == point.numbers]
+        if len(others) != 1:
+            wanted = ", ".join(f"{key} = {value}" for key, value in selector.items())
+            names = ", ".join(other.name for other in others) or "none"
+            raise self.fail(
+                f"[[questions]] {asked.family!r}: {point.name} needs one other arm; those with "
+                f"{wanted}: {names}"
+            )
+        return others[0]
 
     @cached_property
     def _varied(self) -> set[str]:

@@ -230,9 +230,13 @@ class SuperpositionSetting:
         ablations, if no steps are superposed."""
         if self.is_baseline:
             return "baseline"
-        words = [ablation.label(value) for ablation, value in self.ablations]
-        numbers = f"s = {self.bag_size}, r = {self.step_ratio:.3g}"
-        return ", ".join([numbers, *words] if self.bag_size > 1 else words)
+        numbers = f"s = {self.bag_size}, r = {self.step_ratio:.3g}" if self.bag_size > 1 else ""
+        return ", ".join(filter(None, (numbers, self.variant)))
+
+    @property
+    def variant(self) -> str:
+        """The ablations in words; empty for the paper's method."""
+        return ", ".join(ablation.label(value) for ablation, value in self.ablations)
 
     @property
     def name(self) -> str:
