@@ -67,9 +67,9 @@ class Study:
     home: Path = Path()
     """The folder from which relative paths in the study's files start."""
     files: tuple[Path, ...] = ()
-    """The files of the study: its own, its base and the Python that it imports; empty for a bundled
-    study in Python. They are registered with the questions, and copied to where Slurm's jobs
-    run."""
+    """The files of the study: its own, its base, the Python that it imports and the modules of its
+    own losses; empty for a bundled study in Python. They are registered with the questions, and
+    copied to where Slurm's jobs run."""
     resources_of: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     """Returns what the study asks of a cluster for a run, such as `{"gpus_per_node": 8}`; it counts
     before everything in the launcher's profile."""

@@ -58,6 +58,7 @@ from tst_study.process.rank_environment import rank_variable
 from tst_study.record.log import run_log
 from tst_study.record.reader import State
 from tst_study.record.writer import mark
+from tst_study.superposition.loss_kinds import is_own
 
 
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:
@@ -71,7 +72,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     `OtherRankError` if another rank has failed or hangs.
     """
     folder = Path(folder)
-    if isinstance(config.superposition.loss, dict):  # its code is imported, or refused
+    if is_own(config.superposition.loss):  # its code is imported, or refused
         config = from_dict(to_dict(config))
     config, why_layout = with_layout(config)
     device = choose_device(config.execution)

@@ -18,7 +18,7 @@ from tst_study.experiments.studies.grid import Declared
 from tst_study.experiments.studies.study_file import StudyFile, scales
 from tst_study.experiments.study import BUNDLED, Study
 from tst_study.record.reader import find_run_folders
-from tst_study.superposition.loss_kinds import LossSetting, files_of
+from tst_study.superposition.loss_kinds import LossSetting, files_of, is_own
 
 STUDIES = {path.stem: path for path in (*sorted(BUNDLED.glob("*.toml")), BUNDLED / "tuned.py")}
 """The files of the bundled studies, by name."""
@@ -273,8 +273,7 @@ def _of_configs(names: Sequence[str], scale: str | None) -> Study:
 
 def _code_of(losses: Iterable[LossSetting], besides: Sequence[Path] = ()) -> list[Path]:
     """Return the files of those losses that are the user's own, each once, without `besides`."""
-    tables = (loss for loss in losses if isinstance(loss, dict))
-    files = dict.fromkeys(file for loss in tables for file in files_of(loss))
+    files = dict.fromkeys(file for loss in losses if is_own(loss) for file in files_of(loss))
     return [file for file in files if file not in besides]
 
 

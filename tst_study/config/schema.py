@@ -37,7 +37,14 @@ from tst_study.config.keys import problem_of, sections_of
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.presets import expand_preset
 from tst_study.errors import UserError
-from tst_study.superposition.loss_kinds import LOSSES, BagLossKind, Mode, check_targets, loss_of
+from tst_study.superposition.loss_kinds import (
+    LOSSES,
+    BagLossKind,
+    Mode,
+    check_targets,
+    is_own,
+    loss_of,
+)
 from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import NamedWeighting
 from tst_study.text import whole_amount
@@ -91,7 +98,9 @@ def _plainest(setting: Any, info: ValidationInfo) -> Any:
     """Return the canonical form of a loss setting, so that equal losses give a run the same
     identity. It is the loss's name if all parameters have their defaults, and otherwise a table of
     `kind` and all parameters. A class of one's own is imported only if the context says so."""
-    loss = loss_of(setting, imports=bool(info.context))
+    if is_own(setting) and not info.context:
+        return _Table(setting)
+    loss = loss_of(setting)
     if loss.name in LOSSES and loss == LOSSES[loss.name]():
         return loss.name
     return _Table(loss.setting)
@@ -245,8 +254,8 @@ class SuperposedPhase(Strict):
         for key, values in meaningful[self.mode].items():
             if getattr(self, key) not in values:
                 raise ValueError(f"{key} has no meaning with mode = {self.mode!r}")
-        loss = loss_of(self.loss, imports=bool(info.context))
-        check_targets(loss, self.weighting, self.bag_size)
+        is_data = is_own(self.loss) and not info.context
+        check_targets("mce" if is_data else self.loss, self.weighting, self.bag_size)
         return self
 
 

@@ -163,21 +163,13 @@ LossSetting: TypeAlias = BagLossKind | Mapping[str, Any] | BagLoss
 in the working directory."""
 
 
-@dataclass(frozen=True)
-class NotImported(BagLoss):
-    """A loss of one's own that is known by its table alone, as in records: it computes nothing."""
-
-    table: Mapping[str, Any]
-    takes_weights = True
-
-    @property
-    def setting(self) -> dict[str, Any]:
-        return dict(self.table)
+def is_own(setting: Any) -> bool:
+    """Return whether a setting is a table of a class of one's own, which `loss_of` imports."""
+    return isinstance(setting, Mapping) and ":" in str(setting.get("kind"))
 
 
-def loss_of(setting: LossSetting, *, imports: bool = True) -> BagLoss:
-    """Return the loss that a setting names. A class of one's own is imported, and its code run,
-    unless `imports` is False.
+def loss_of(setting: LossSetting) -> BagLoss:
+    """Return the loss that a setting names. A class of one's own is imported, so its code is run.
 
     Raises `ValueError` for an unknown name or parameter, a value that a parameter cannot have, a
     class that cannot be imported, and one whose `source` is another than that of the setting.
@@ -185,16 +177,13 @@ def loss_of(setting: LossSetting, *, imports: bool = True) -> BagLoss:
     if isinstance(setting, BagLoss):
         return setting
     given: dict[str, Any] = {"kind": setting} if isinstance(setting, str) else dict(setting)
-    table, kind, source = dict(given), given.pop("kind", None), given.pop("source", None)
-    is_own = isinstance(kind, str) and ":" in kind
-    found = _imported(kind) if is_own and imports else LOSSES.get(kind or "")
-    if is_own and not imports:
-        return NotImported(table)
+    found = _imported(str(given["kind"])) if is_own(given) else LOSSES.get(given.get("kind") or "")
+    kind, source = given.pop("kind", None), given.pop("source", None)
     if found is None:
         raise ValueError(
             f"loss kind {kind!r} is unknown: use one of {', '.join(LOSSES)}, or MODULE:CLASS"
         )
-    if source is not None and (not is_own or source != _source(found.__module__)):
+    if source is not None and source != _source(found.__module__):
         raise ValueError(
             f"loss kind {kind!r} has other code than when the run was made: restore it"
         )
