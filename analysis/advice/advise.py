@@ -25,6 +25,7 @@ from tst_study.analysis.advice.costs import (
 from tst_study.analysis.advice.expected_gain import SLIGHT, Gain, nearest_gain, own_gain
 from tst_study.analysis.advice.intended_run import (
     EPOCHS,
+    LONGER,
     OUTPUT_ONLY,
     REGIMES,
     Choice,
@@ -33,7 +34,6 @@ from tst_study.analysis.advice.intended_run import (
 )
 from tst_study.analysis.advice.pilot import (
     BUDGET,
-    LONGER,
     RATES,
     Pilot,
     measured_in,
@@ -261,7 +261,11 @@ class _Screen:
 
         rungs = self.pilot.rungs if self.pilot.is_smaller else ()
         decided = self.measured[-1].decision if self.measured else self.run.word
-        what = "If you try it all the same" if decided in ("No", "stop", "slow") else "What to run"
+        what = (
+            "If you try it all the same"
+            if decided in ("No", "Not shown", "stop", "slow")
+            else "What to run"
+        )
         sections = {
             "": [words.title()],
             "Table": say(self._below_table()),

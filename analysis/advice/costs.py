@@ -4,9 +4,7 @@ text."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from tst_study.analysis import published
 from tst_study.analysis.advice.expected_gain import Gain
@@ -73,26 +71,6 @@ class Plan:
         return Gain(nats, low, high, self.name)
 
 
-OWN_DATA = (0.603, 0.439)
-"""B and β of a data term B (D / 10⁶)^−β, fitted to the baselines of our first campaign with 232k
-parameters on fresh text (`fit_repetition`)."""
-
-
-def data_term(run: IntendedRun) -> float:
-    """Return what a baseline of this length still loses for want of text, nats per token: the data
-    term of Chinchilla's law or, below `SMALL`, where that law says nothing, of `OWN_DATA`."""
-    if run.small:
-        factor, exponent = OWN_DATA
-        return float(factor * (run.tokens / 1e6) ** -exponent)
-    return float(CHINCHILLA.terms(0.0, np.log(run.tokens))[2])
-
-
-def worth_of_steps(run: IntendedRun, share: float) -> float:
-    """Return how much lower the loss of a baseline of this length would be with `share` times as
-    many steps, nats per token, by the data term."""
-    return data_term(run) - data_term(replace(run, tokens=share * run.tokens))
-
-
 def plans(run: IntendedRun, expected: Callable[[IntendedRun], Gain]) -> list[Plan]:
     """Return the three ways to plan the superposed run. `expected` returns the gain of this run,
     and of shorter ones.
@@ -110,11 +88,11 @@ def plans(run: IntendedRun, expected: Callable[[IntendedRun], Gain]) -> list[Pla
     if gain.low is None or run.small:
         loss = flops.loss if setting.output_only else None
         return [Plan("loss no higher", None), flops, Plan("same text", text, run.tokens, loss)]
-    share = (1 + max(gain.low, 0.0) / data_term(run)) ** (-1 / CHINCHILLA.beta)
+    share = (1 + max(gain.low, 0.0) / run.data_term) ** (-1 / CHINCHILLA.beta)
     share = math.ceil(100 * share - 1e-9) / 100
-    loss = ends(worth_of_steps(run.with_steps(share), 1 / share), gain)
+    loss = ends(run.with_steps(share).worth_of_steps(1 / share), gain)
     shorter = run.with_steps(text)
-    same = ends(worth_of_steps(shorter, 1 / text), expected(shorter))
+    same = ends(shorter.worth_of_steps(1 / text), expected(shorter))
     if same and setting == run.usual and not run.mixture:
         same = (*same[:2], max(same[2], same_text_at_3b()))
     return [

@@ -22,7 +22,7 @@ from tst_study.analysis.advice.expected_gain import (
     pair_deviation,
 )
 from tst_study.analysis.fits.law.held_out import observed_gains
-from tst_study.analysis.fits.law.law_answer import published_beside_law
+from tst_study.analysis.fits.law.law_answer import CHINCHILLA, published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, published_law
 from tst_study.analysis.fits.scaling.repetition import PUBLISHED, worth
@@ -69,6 +69,12 @@ MOST_EPOCHS = 1 + PUBLISHED
 worth at most 0.37 times as much fresh text."""
 REPEATED_DATA = (1487.7, 0.3526596)
 """B and β of the data term B D^−β (nats per token, D in tokens) of the same paper."""
+LONGER = 1.05
+"""A gain is worth having if it is larger than what a baseline would gain from 5% more steps. The
+superposed run may take so much more wall-clock time as well."""
+OWN_DATA = (0.603, 0.439)
+"""B and β of a data term B (D / 10⁶)^−β, fitted to the baselines of our first campaign with 232k
+parameters on fresh text (`fit_repetition`)."""
 OWN_REPEATED = 1.16
 """R* fitted to the baselines of our first campaign, one of whose texts was read 6.1 times: there
 repeated text was worth far less than in the same paper, where R* is `PUBLISHED`."""
@@ -132,6 +138,20 @@ class IntendedRun:
         """The run in words, such as `1B parameters, 20B tokens`."""
         active = f" ({big(self.size)} active)" if self.mixture else ""
         return f"{big(self.params)}{active} parameters, {big(self.tokens)} tokens"
+
+    @property
+    def data_term(self) -> float:
+        """What a baseline of this length still loses for want of text, nats per token: the data
+        term of Chinchilla's law or, below `SMALL`, where that law says nothing, of `OWN_DATA`."""
+        if self.small:
+            factor, exponent = OWN_DATA
+            return float(factor * (self.tokens / 1e6) ** -exponent)
+        return float(CHINCHILLA.terms(0.0, np.log(self.tokens))[2])
+
+    def worth_of_steps(self, share: float) -> float:
+        """Return how much lower the loss of a baseline of this length would be with `share` times
+        as many steps, nats per token, by the data term."""
+        return self.data_term - replace(self, tokens=share * self.tokens).data_term
 
     @cached_property
     def beyond(self) -> dict[str, float]:
@@ -197,7 +217,9 @@ class IntendedRun:
         """The name of the evidence for the advised setting, a key of `REGIMES`."""
         if self.is_ours and self.setting == self.first:
             tuned = {"": "untuned", "rate": "rate tuned"}.get(self.ours["tuned"], "tuned")
-            return f"ours, {tuned}" if (own_gain(self.ours).low or 0) > 0 else "ours, no gain"
+            low, high = own_gain(self.ours).low or 0, own_gain(self.ours).high or 0
+            is_none = high < self.worth_of_steps(LONGER)
+            return f"ours, {tuned if low > 0 else 'no gain' if is_none else 'not shown'}"
         if self.setting.output_only and self.setting != self.first:
             return "too little text"
         known = self._known
