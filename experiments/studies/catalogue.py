@@ -185,9 +185,8 @@ def _users_modules(home: Path) -> dict[str, Path]:
     """Return the files of imported modules, but for this package and the Python environment."""
     package = Path(tst_study.__file__).parent  # in a checkout, it has links to folders beside it
     # A study may lie in an environment, as /usr/src lies in that of /usr/bin/python.
-    folders = [
-        path for path in map(Path, (sys.prefix, sys.base_prefix)) if path not in home.parents
-    ]
+    environments = map(Path, (sys.prefix, sys.base_prefix))
+    folders = [path for path in environments if not home.is_relative_to(path)]
     folders += [package, *(path for path in package.iterdir() if path.is_dir())]
     installed = tuple(f"{place}/" for path in folders for place in (path, path.resolve()))
     files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}

@@ -107,7 +107,7 @@ def _picture(
         caption="Held-out next-token loss of the baseline, or of the arm that the heading or the "
         "row names, minus that of the arm, paired by seed where runs have one. Bars: 95% "
         f"intervals, which hold jointly under one heading. {colours}"
-        f"Each row has {seeds}.{more}",
+        f"Seeds: {seeds.split(' seed')[0]}.{more}",
         data=data.drop(columns=["mark", "run_ids", "study", "under"]),
         folders=tuple(sorted(runs["folder"][used].astype(str))),
         draw=partial(_draw_rows, data, width, names),
