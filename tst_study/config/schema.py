@@ -37,14 +37,7 @@ from tst_study.config.keys import problem_of, sections_of
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.presets import expand_preset
 from tst_study.errors import UserError
-from tst_study.superposition.loss_kinds import (
-    LOSSES,
-    BagLossKind,
-    Mode,
-    check_targets,
-    is_own,
-    loss_of,
-)
+from tst_study.superposition.loss_kinds import BagLossKind, Mode, check_targets, is_own, loss_of
 from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import NamedWeighting
 from tst_study.text import whole_amount
@@ -95,15 +88,10 @@ HuggingFacePlace = Annotated[str, written(f"{HUGGING_FACE}.+", f"write {HUGGING_
 
 
 def _plainest(setting: Any, info: ValidationInfo) -> Any:
-    """Return the canonical form of a loss setting, so that equal losses give a run the same
-    identity. It is the loss's name if all parameters have their defaults, and otherwise a table of
-    `kind` and all parameters. A class of one's own is imported only if the context says so."""
-    if is_own(setting) and not info.context:
-        return _Table(setting)
-    loss = loss_of(setting)
-    if loss.name in LOSSES and loss == LOSSES[loss.name]():
-        return loss.name
-    return _Table(loss.setting)
+    """Return the canonical form of a loss setting (`BagLoss.setting`), so that equal losses give a
+    run the same identity. A class of one's own is imported only if the context says so."""
+    plain = setting if is_own(setting) and not info.context else loss_of(setting).setting
+    return plain if isinstance(plain, str) else _Table(plain)
 
 
 class _Table(dict[str, Any]):

@@ -70,12 +70,14 @@ class BagLoss:
         return names.get(type(self), type(self).__name__)
 
     @property
-    def setting(self) -> dict[str, Any]:
-        """The table that names this loss to `loss_of`: `kind` and all parameters. For a class that
-        is not in `LOSSES`, `kind` is where it is imported from, and `source` a hash of its module's
-        file. A change of what that module imports is not seen."""
+    def setting(self) -> str | dict[str, Any]:
+        """What names this loss to `loss_of`: its name in `LOSSES` if all parameters have their
+        defaults, and otherwise a table of `kind` and all parameters. For a class that is not in
+        `LOSSES`, `kind` is where it is imported from, and `source` a hash of its module's file. A
+        change of what that module imports is not seen."""
         if self.name in LOSSES:
-            return {"kind": self.name, **asdict(self)}
+            is_plain = self == LOSSES[self.name]()
+            return self.name if is_plain else {"kind": self.name, **asdict(self)}
         place = f"{type(self).__module__}:{type(self).__qualname__}"
         return {"kind": place, "source": _source(type(self).__module__), **asdict(self)}
 
@@ -232,10 +234,9 @@ def _source(module: str) -> str:
 
 def files_of(setting: LossSetting) -> Iterator[Path]:
     """Yield the files from which a loss of one's own is imported, that is, its module's and those
-    of the packages around it; none for a bundled loss or an installed one."""
-    loss = type(loss_of(setting))
-    module = loss.__module__
-    while module and loss not in LOSSES.values():
+    of the packages around it; none for an installed one."""
+    module = type(loss_of(setting)).__module__
+    while module:
         file = getattr(sys.modules[module], "__file__", None)  # a folder may be a package without
         if file and "site-packages" not in Path(file).parts:
             yield Path(file)
