@@ -169,7 +169,7 @@ def add_to_archive(
                 part = part.replace_schema_metadata({**part.schema.metadata, _DIGEST: digest})
                 with written_atomically(staged / f"{name}.parquet") as file:
                     how = _encodings(name, len(part))
-                    pq.write_table(part, file, write_page_checksum=True, **how)
+                    pq.write_table(part, file, _MANY_ROWS, write_page_checksum=True, **how)
             if beside is not None:
                 beside(staged)
             staged.rename(folder / _READY)

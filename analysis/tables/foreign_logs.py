@@ -110,6 +110,8 @@ such a name is named after its folder."""
 _SEARCHED = 1 << 20
 """Number of bytes at the start of a file by which its format is recognised. It is large because
 some programs print their source code before the first line of the log."""
+_TOLD = 20_000
+"""Number of rows after which it is told how many have been read."""
 _CURVE = 3
 """Fewest rows of one size and rising tokens that count as a curve of one run."""
 _ELSEWHERE = {
@@ -190,6 +192,8 @@ class Log:
     """The file's names for our columns (`COLUMNS`), as far as a person gave them."""
     given_lines: Sequence[Line] = ()
     """Patterns of printed lines that a person gave."""
+    told: Callable[[int], None] = lambda rows: None
+    """Told now and then how many rows have been read."""
 
     def part(self, owner: str) -> "Log":
         """Return an empty log of another run of the same file."""
@@ -213,19 +217,15 @@ class Rows:
         self.lines.append(line)
         self._fill(row, place, "")
 
-    def put(self, name: str, places: Sequence[int], values: Sequence[Any]) -> None:
+    def put(self, name: str, places: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Put values into rows that are there; without a name, mappings as `add` takes them."""
-        if not values:
-            return
-        try:
-            numbers = array("d", values)
-        except (TypeError, OverflowError):  # not numbers alone
-            for place, value in zip(places, values, strict=True):
+        if values.dtype == object:
+            for place, value in zip(places.tolist(), values, strict=True):
                 self._fill({name: value} if name else value, place, "")
-        else:
+        elif len(values):
             column = self.columns.setdefault(name, (array("q"), array("d")))
-            column[0].extend(places)
-            column[1].extend(numbers)
+            column[0].extend(array("q", places.tobytes()))
+            column[1].extend(array("d", values.tobytes()))
 
     def _fill(self, row: Mapping[str, Any], place: int, above: str) -> None:
         for key, value in row.items():
@@ -251,14 +251,14 @@ class Rows:
         value of one of our columns that is not a number."""
         columns = {}
         for key, (places, values) in self.columns.items():
-            rows = np.array(places, np.int64)
+            rows = np.asarray(places)
             if (np.diff(rows) < 0).any():  # rows with other keys are kept apart
                 order = np.argsort(rows, kind="stable")
                 chosen = map(values.__getitem__, order)
                 values = array("d", chosen) if isinstance(values, array) else [*chosen]
                 rows = rows[order]
             columns[key] = (rows, values)
-        return _filled(log, np.array(self.lines, np.int64), columns)
+        return _filled(log, np.asarray(self.lines), columns)
 
 
 def _filled(
@@ -293,7 +293,10 @@ def _filled(
         if key is None or key not in columns:
             continue
         own, cells = columns[key]
-        kept = ~np.isnan(at[own])
+        # Of a long log, no column is kept twice.
+        all_rows = len(own) == len(at) and bool((np.diff(own) == 1).all())
+        where = at if all_rows else at[own]
+        kept = ~np.isnan(where)
         without = max(without, int((~kept).sum()) if axis != EPOCH else 0)
         if column == "loss_name":
             found: Any = np.asarray([str(cell) for cell in cells], dtype=object)
@@ -301,7 +304,9 @@ def _filled(
             found = _numbers(cells, log, lines[own], key)
         # What lingua logs as `nll_per_token` is a log-likelihood, which has the opposite sign.
         found = np.abs(found) if key.endswith("/nll_per_token") else found
-        log.logged[column] = Logged(at[own][kept], found[kept], rank)
+        if not kept.all():
+            where, found = where[kept], found[kept]
+        log.logged[column] = Logged(where, found, rank)
     if without:
         log.notes += (f"{log.place}: {without:,} rows without {axis} are left out",)
     return log
@@ -360,6 +365,11 @@ def read_logs(
     Raises `UserError` for a source that does not exist or holds no log, for a log that is damaged
     or cannot be read, and for a column or key that no log has.
     """
+
+    def told(rows: int) -> None:
+        number = paths.index(path) + 1
+        said(f"reading {path.name} ({number:,} of {len(paths):,} files; {rows:,} rows so far)")
+
     for name in columns:
         one_of(name, COLUMNS, "--column")
     read: list[Log] = []
@@ -375,9 +385,10 @@ def read_logs(
         # The archive that an earlier import wrote below a source is no log of it.
         paths = [path for path in paths if not _of_archive(path)]
         logs = []
-        for number, path in enumerate(paths := _last_states(paths), 1):
-            said(f"reading {path.name} ({number:,} of {len(paths):,} files)")
-            logs += _read(path, root, columns, given_lines)
+        for path in (paths := _last_states(paths)):
+            told(0)
+            log = Log("", path, given=columns, given_lines=given_lines, told=told)
+            logs += _read(log, root)
         keys |= {key for log in logs for key in log.keys}
         logs = [log for log in logs if log.axis or log.final]
         if not logs:
@@ -437,13 +448,12 @@ def _why_not(root: Path) -> str:
     )
 
 
-def _read(
-    path: Path, root: Path, columns: Mapping[str, str], given_lines: Sequence[Line]
-) -> list[Log]:
-    """Return the logs in a file; none if the file is of no known format."""
+def _read(log: Log, root: Path) -> list[Log]:
+    """Return the logs in a file, which `log` names; none if the file is of no known format."""
+    path = log.place
     with unpacked(path) as file:
         start = file.read(_SEARCHED).decode(errors="replace")
-    if given_lines and program_of(start, given_lines):
+    if log.given_lines and program_of(start, log.given_lines):
         reader: Callable[[Log], Iterator[Log]] | None = _printed
     else:
         reader = next((reader for recognises, reader in FORMATS if recognises(path, start)), None)
@@ -451,9 +461,8 @@ def _read(
         return []
     parts = _parts(path, root)
     folder = (root.resolve() if root.is_dir() else path.resolve().parent).name
-    above = parts[0] if len(parts) > 1 else folder
-    named = "-".join(parts) or folder
-    log = Log(named, path, above=above, given=columns, given_lines=given_lines)
+    log.above = parts[0] if len(parts) > 1 else folder
+    log.run = "-".join(parts) or folder
     try:
         return [*reader(log)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
@@ -532,6 +541,8 @@ def _json_lines(log: Log) -> Iterator[Log]:
     rows, keys, steps = Rows(), set[str](), {*filter(None, [log.given.get("step")])}
     others, torn = dict[int, dict[str, Any]](), 0
     for number, line in enumerate(_json_rows(log.place), 1):
+        if number % _TOLD == 0:
+            log.told(number)
         if torn:
             raise UserError(f"{log.place}, line {torn}: is no JSON; mend it")
         try:
@@ -572,31 +583,34 @@ def _printed(log: Log) -> Iterator[Log]:
     with unpacked(log.place) as file:
         start = file.read(_SEARCHED).decode(errors="replace")
     kinds, rows = program_of(start, log.given_lines) or (), Rows()
-    step: Any = None
+    last, known = np.zeros(1), False
     for before, block in blocks(log.place):
         breaks, cells = matches(block, kinds)
-        if not len(breaks):
-            continue
-        at, told = np.full(len(breaks), None, object), np.zeros(len(breaks), bool)
-        stepped, dated = np.zeros_like(told), np.zeros_like(told)
+        # The steps of the matches; before them, the step that was printed before the block.
+        at, latest = np.append(last, np.zeros(len(breaks))), np.zeros(len(breaks) + 1, np.int64)
+        told, dated = np.zeros((2, len(breaks)), bool)
         for name, places, values in cells:
             if name == "steps":
                 log.facts["steps"] = values[-1]
             elif name == "step":
-                at[places], stepped[places] = values, True
+                at = at.astype(np.result_type(at, values))
+                at[places + 1], latest[places + 1] = values, places + 1
             else:
                 told[places] = True
                 dated[places] |= name == "" and [EPOCH in row for row in values]
-        latest = np.maximum.accumulate(np.where(stepped, np.arange(len(at)), -1))
-        at = np.where(latest < 0, np.array(step, object), at[latest])
-        step, kept = at[-1], told & (at != np.array(None)) | dated
+        latest = np.maximum.accumulate(latest)
+        at, last = at[latest[1:]], at[latest[-1:]]
+        stepped = (latest[1:] > 0) | known
+        known |= bool(latest[-1])
+        kept = told & stepped | dated
         row = len(rows.lines) - 1 + np.cumsum(kept)
-        rows.lines.extend((before + breaks[kept]).tolist())
-        rows.put("step", row[kept].tolist(), at[kept].tolist())
+        rows.lines.extend(array("q", (before + breaks[kept]).tobytes()))
+        rows.put("step", row[kept & stepped], at[kept & stepped])
         for name, places, values in cells:
             if name not in ("step", "steps"):
-                there = kept[places]
-                rows.put(name, row[places][there].tolist(), [*itertools.compress(values, there)])
+                own = kept[places]
+                rows.put(name, row[places][own], values[own])
+        log.told(len(rows.lines))
     yield rows.into(log)
 
 
@@ -608,6 +622,7 @@ def _table(log: Log) -> Iterator[Log]:
     (`_finished`).
     """
     table = read_sheet(log.place)
+    log.told(len(table))
     run, key = (next((name for name in names if name in table), None) for names in (_RUN, _KEY))
     step = log.given.get("step") or step_name(map(str, table))
     if step is None or step not in table:

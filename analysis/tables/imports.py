@@ -121,7 +121,14 @@ def import_logs(
         of_run = _facts(run, values)
         placed = _placed(run, of_run, units, 1 - steps_from)
         curves.append(placed.dropna(subset="loss"))
-        evaluations.append(placed.dropna(subset="nats_per_token"))
+        measured = placed.dropna(subset="nats_per_token")
+        # `annealed` is about the last step; no row before it counts as annealed.
+        ends = (
+            None
+            if of_run.annealed is None
+            else of_run.annealed & (measured["step"] >= of_run.steps)
+        )
+        evaluations.append(measured.assign(eval_set=of_run.eval_set, annealed=ends))
         last = int(placed["step"].max())
         rows.append(_run_row(run, curves[-1], evaluations[-1], of_run, last))
     tables = Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS))
@@ -357,7 +364,7 @@ def _run(log: Log) -> Run:
         )
     columns, changed = {}, set[float]()
     for name, logged in log.logged.items():
-        values = pd.Series(logged.values, logged.at)
+        values = pd.Series(logged.values, logged.at, copy=False)
         if not values.index.is_monotonic_increasing or not values.index.is_unique:
             last = values[~values.index.duplicated(keep="last")]
             before = values[values.index.duplicated(keep="last")]
@@ -375,7 +382,8 @@ def _run(log: Log) -> Run:
         ends = {k: v for k, v in ends.items() if not (k in sparse and np.isnan(v))}
     numbers = dict.fromkeys((name for name in KEYS if name != "loss_name"), float)
     for name in columns.keys() & numbers.keys():
-        columns[name] = columns[name].where(np.isfinite(columns[name]))
+        if not (finite := np.isfinite(columns[name])).all():
+            columns[name] = columns[name].where(finite)
     index = reduce(pd.Index.union, (values.index for values in columns.values()))
     rows = pd.DataFrame(columns, index, [*KEYS]).astype(numbers)
     facts = {key: value for key, value in log.facts.items() if key in Facts.model_fields}
@@ -456,9 +464,6 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str], offset: int) -> pd
         folder=pd.Categorical.from_codes(one, pd.Index([run.name])),
         bag_size=np.where(superposed, facts.bag_size, 1),
         flops=facts.used_flops / facts.steps * rows["step"],
-        eval_set=pd.array([facts.eval_set], dtype="str").take(one),
-        # `facts.annealed` is about the last step; no row before it counts as annealed.
-        annealed=None if facts.annealed is None else facts.annealed & (steps >= facts.steps),
     )
 
 
@@ -546,5 +551,7 @@ def _content(rows: pd.DataFrame) -> str:
 
 def _frame(parts: list[pd.DataFrame], columns: Sequence[Column]) -> pd.DataFrame:
     names = ["folder", *(column.name for column in columns)]
-    table = pd.concat(parts, ignore_index=True).reindex(columns=names)
+    table = pd.concat(parts, ignore_index=True)
+    empty = pd.Series(np.nan, table.index)  # one for all columns of which nothing is known
+    table = table.assign(**dict.fromkeys(set(names) - {*table}, empty))[names]
     return typed(table.astype({"folder": "category"}), columns)

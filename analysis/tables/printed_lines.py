@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tst_study.errors import UserError
@@ -72,7 +73,7 @@ PROGRAMS: Mapping[str, tuple[Line, ...]] = {
     ),
     "OLMo, OLMo-core": (
         _line(r"\[step=(?P<step>[\d,]+)/(?P<steps>[\d,]+)[],]"),
-        _line(r"^ {4}(?P<key>(?:train|eval|optim|val)[^=\n]*)=(?P<value>[-+\d.,e]+|nan|inf)\s*$"),
+        _line(r"^    (?P<key>(?:train|eval|optim|val)[^=\n]*)=(?P<value>[-+\d.,e]+|nan|inf)\s*$"),
     ),
     "litgpt": (
         _line(
@@ -137,26 +138,25 @@ def patterns(given: Sequence[str]) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-Cells = tuple[str, NDArray[np.int64], Sequence[Any]]
+Cells = tuple[str, NDArray[np.int64], NDArray[Any]]
 """A name, the numbers of the matches that have it, and their values."""
 _NUMBERS = {"step", "loss", "nats_per_token", "gradient_norm", "learning_rate", "value"}
+_NUMBERS |= {"milliseconds"}
 """Groups that hold numbers, which are much smaller than their texts."""
 
 
-def _number(text: str) -> Any:
-    """Return a number; any other text as it is."""
-    try:
-        return float(text)
-    except ValueError:
-        number = decimal(text)
-        return text if number is None else number
+def _texts(texts: pa.Array) -> NDArray[Any]:
+    pieces = texts.cast(pa.large_binary()).to_pylist()
+    return np.array([piece.decode(errors="replace") for piece in pieces], object)
 
 
-def _numbers(texts: Sequence[str]) -> list[Any]:
+def _numbers(texts: pa.Array) -> NDArray[Any]:
+    """Return texts as numbers; those that are none as they are."""
     try:
-        return [*map(float, texts)]
-    except ValueError:
-        return [*map(_number, texts)]
+        return np.asarray(texts.cast(pa.float64()))
+    except pa.ArrowInvalid:
+        read = ((text, decimal(text)) for text in _texts(texts))
+        return np.array([text if number is None else number for text, number in read], object)
 
 
 _NOT_FINITE = re.compile(r"(?<=: )(-?inf|nan)\b")
@@ -169,41 +169,76 @@ def of_trainer(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if "train_runtime" not in row or k != "train_loss"}
 
 
-def matches(block: str, lines: Sequence[Line]) -> tuple[NDArray[np.int64], list[Cells]]:
+_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_OF_DIGITS = re.compile(r"\d|\(\?P=")
+"""What may stand in a pattern that does not take all digits alike."""
+
+
+def matches(block: bytes, lines: Sequence[Line]) -> tuple[NDArray[np.int64], list[Cells]]:
     """Return what a block of whole lines says: for each match, in the order of the text, how many
     line breaks are before it, and the cells of each group, with the number of steps done as `step`.
-    Dictionaries stand in a column without a name."""
-    block = _COLOURS.sub("", block) if "\x1b" in block else block
-    found = [[*line.pattern.finditer(block)] for line in lines]
-    starts = np.array([match.start() for of_line in found for match in of_line], np.int64)
-    order = np.argsort(starts, kind="stable")
-    ends = np.cumsum([len(line) + 1 for line in block.split("\n")])
-    breaks = np.searchsorted(ends, starts[order], "right")
-    places = np.argsort(order)
-    cells: list[Cells] = []
-    for (pattern, more), own in zip(lines, found, strict=True):
-        at, places = places[: len(own)], places[len(own) :]
+    Dictionaries stand in a column without a name.
+
+    Most lines differ in their digits alone. Of these the first is searched, and the groups stand
+    at the same places in all."""
+    block = re.sub(_COLOURS.pattern.encode(), b"", block) if b"\x1b" in block else block
+    alike = not any(_OF_DIGITS.search(line.pattern.pattern) for line in lines)
+    texts = (block.translate(_ZEROS) if alike else block).split(b"\n")
+    kinds: dict[bytes, int] = {}
+    kind = np.array([kinds.setdefault(text, len(kinds)) for text in texts])
+    found = [_found(text.decode(errors="surrogateescape"), lines) for text in kinds]
+    each = np.array([*map(len, found)])
+    breaks = np.repeat(np.arange(len(texts)), each[kind])
+    # The number of each match in `every`.
+    which = np.arange(len(breaks)) - (np.cumsum(each[kind]) - np.cumsum(each)[kind])[breaks]
+    every = [match for of_kind in found for match in of_kind]
+    lengths = np.array([*map(len, texts)]) + 1
+    begins = (np.cumsum(lengths) - lengths)[breaks]
+
+    data, cells = np.frombuffer(block, np.uint8), list[Cells]()
+
+    def cut(pattern: re.Pattern[str], name: str) -> tuple[NDArray[np.int64], pa.Array]:
+        """Return the numbers of the matches that have this group, and its texts."""
+        spans = np.array([_span(match, pattern, name) for match in every], np.int64)
+        first, last = spans.reshape(-1, 2)[which].T
+        at = np.flatnonzero(first >= 0)
+        long = (last - first)[at]
+        ends = np.cumsum(long)
+        place = np.arange(long.sum()) + np.repeat((begins + first)[at] - ends + long, long)
+        buffers = pa.py_buffer(np.append(0, ends)), pa.py_buffer(data[place])
+        return at, pa.LargeStringArray.from_buffers(len(at), *buffers)
+
+    for pattern, more in lines:
         for name in (name for name in pattern.groupindex if name != "key"):
-            values: list[Any] = [match[name] for match in own]
-            there = at
-            if None in values:
-                there = at[[value is not None for value in values]]
-                values = [value for value in values if value is not None]
-            if name in _NUMBERS:
-                values = _numbers(values)
-            if name == "step" and more:
-                values = [step + more if isinstance(step, float) else step for step in values]
+            there, cut_out = cut(pattern, name)
+            values = (_numbers if name in _NUMBERS else _texts)(cut_out)
+            if name == "step" and values.dtype == float:
+                values = values + more
             elif name == "milliseconds":
-                name, values = "training_seconds", [int(value) / 1000 for value in values]
+                name, values = "training_seconds", values / 1000
             elif name == "row":
                 rows = [ast.literal_eval(_NOT_FINITE.sub(r"'\1'", value)) for value in values]
-                name, values = "", [*map(of_trainer, rows)]
-            elif name == "value" and "key" in pattern.groupindex:
-                keys = [match["key"] for match in own if match["value"] is not None]
-                name, values = "", [{key: value} for key, value in zip(keys, values, strict=True)]
-            if values:
+                name, values = "", np.array([*map(of_trainer, rows)], object)
+            if name == "value" and "key" in pattern.groupindex:
+                keys = _texts(cut(pattern, "key")[1])
+                cells += [(key, there[keys == key], values[keys == key]) for key in {*keys}]
+            elif len(there):
                 cells.append((name, there, values))
     return breaks, cells
+
+
+def _found(text: str, lines: Sequence[Line]) -> list[re.Match[str]]:
+    """Return the matches in one line, in their order."""
+    every = (match for line in lines for match in line.pattern.finditer(text))
+    return sorted(every, key=re.Match.start)
+
+
+def _span(match: re.Match[str], pattern: re.Pattern[str], name: str) -> tuple[int, int]:
+    """Return the places, in bytes, where a group begins and ends; -1 if a match has none."""
+    if match.re is not pattern or match[name] is None:
+        return -1, -1
+    before = match.string[: match.start(name)].encode(errors="surrogateescape")
+    return len(before), len(before) + len(match[name].encode(errors="surrogateescape"))
 
 
 _STEP = re.compile(r"((?:step|iter(?:ation)?)s?\W{1,3})(\d[\d,]*\b)", re.IGNORECASE)

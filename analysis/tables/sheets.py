@@ -5,6 +5,7 @@ and parquet, compressed or not. An error is one line that names the file and, if
 row, the row.
 """
 
+import codecs
 import io
 import lzma
 import zlib
@@ -53,13 +54,15 @@ def lines(path: Path) -> Iterator[str]:
         yield from file
 
 
-def blocks(path: Path, size: int = 1 << 22) -> Iterator[tuple[int, str]]:
-    """Yield a log in blocks of whole lines, each with the number of its first line."""
+def blocks(path: Path, size: int = 1 << 21) -> Iterator[tuple[int, bytes]]:
+    """Yield a log in blocks of whole lines, each with the number of its first line. Every line ends
+    in `\\n`, also where a program wrote over its lines (`\\r`)."""
     number = 1
-    with unpacked(path, encoding="utf-8-sig", errors="replace") as file:
+    with unpacked(path) as file:
         while block := file.read(size) + file.readline():
-            yield number, block
-            number += block.count("\n")
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            yield number, block.removeprefix(codecs.BOM_UTF8)
+            number += block.count(b"\n")
 
 
 def read_sheet(path: Path) -> pd.DataFrame:
