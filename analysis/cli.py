@@ -1,14 +1,13 @@
 """Three commands of `tst-study`: `import` reads other trainers' logs, `advise` advises on a planned
 run, and `analyse` judges runs."""
 
-import gc
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from tst_study.command_line import RESULTS, count_option, verb
+from tst_study.command_line import RESULTS, count_option, look_for_garbage_rarely, verb
 from tst_study.text import printable, screen_width, wrapped
 from tst_study.waiting import waiting
 
@@ -135,7 +134,7 @@ def advise(
     run: dict[str, Any] = {"params": params, "tokens": tokens, "active": active, "text": text}
     run |= {"sequence_length": sequence_length, "config": config, "runs": runs or ()}
     run |= {"gpus": gpus, "device": device, "mfu": mfu, "price": price, "currency": currency}
-    _look_for_garbage_rarely()
+    look_for_garbage_rarely()
     with waiting("comparing the planned run with the published runs and ours"):
         from tst_study.analysis.advice.advise import advise
 
@@ -210,15 +209,9 @@ def analyse(
             raise UserError("analyse --row: give --runs, the archive whose gains you want to send")
         print(*map(printable, evidence_rows(read_tables(runs)).splitlines()), sep="\n")
         return
-    _look_for_garbage_rarely()
+    look_for_garbage_rarely()
     with waiting(f"reading the runs and answering {question!r}"):
         from tst_study.analysis.questions import ask
 
         answer = ask(question, runs or None, of_published=published, **asked)
     print(answer.to_json() if as_json else answer)
-
-
-def _look_for_garbage_rarely() -> None:
-    """Nearly all objects of an answer live until it is given. To look through them after every 700
-    new ones, as Python does, takes a tenth of the time."""
-    gc.set_threshold(100_000)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tst_study.cli import DeviceName, Mfu, Overrides, Price, train_here
-from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
+from tst_study.command_line import ONE_RUN, STUDIES, count_option, look_for_garbage_rarely, verb
 from tst_study.errors import UserError, one_of
 from tst_study.text import screen_width, wrapped
 from tst_study.waiting import waiting
@@ -356,17 +356,19 @@ def collect(
     from tst_study.experiments.state.collect import keep as keep_runs
     from tst_study.experiments.state.collect import mark_left
     from tst_study.experiments.state.status_screen import study_and_rows
-    from tst_study.experiments.studies.catalogue import folder_of
+    from tst_study.experiments.studies.catalogue import folder_of, is_study, load
 
     sources, pattern = _sources(study)
     if pattern:
         raise UserError(f"collect: {pattern!r} names no study; a study is collected as a whole")
     root = folder_of(sources, scale, runs)
+    look_for_garbage_rarely()
     with waiting("drawing figures and report"):
-        chosen, rows = study_and_rows(sources, scale, root, not no_share, recorded)
-        if chosen is not None:
-            mark_left(chosen)
-        lines = collect_runs(root, rows)
+        of_study = sources, scale, root, not no_share, recorded
+        with suppress(UserError):  # which `study_and_rows` will tell
+            if is_study(sources):
+                mark_left(load(*of_study))
+        lines = collect_runs(root, lambda headers: study_and_rows(*of_study, headers)[1])
     print(*wrapped(lines, screen_width()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tst_study.command_line import RESULTS, verb
+from tst_study.command_line import RESULTS, look_for_garbage_rarely, verb
 from tst_study.paper_figures import EXTENSIONS, FOLDERS, PAGES, STUDY
 from tst_study.waiting import waiting
 
@@ -41,6 +41,7 @@ def figures(
     For a paper there are LaTeX tables, and PDFs without titles."""
     from tst_study.paper_figures.build import build
 
+    look_for_garbage_rarely()
     with waiting("reading the runs") as say:
         built = build(runs, to, only=only, say=say)
     print(*built.lines(), sep="\n")

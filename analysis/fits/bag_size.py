@@ -23,9 +23,8 @@ from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.statistics import critical_t
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.columns import settings_of
 from tst_study.analysis.tables.eligible import over_shared_seeds
-from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 LEAST_VALUES = 4
@@ -78,8 +77,7 @@ def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
     The negative of the paired gain takes the place of the loss, so that differences between the
     seeds' baselines drop out; the baselines themselves have 0. Raises `UserError` if no pair is
     left."""
-    rows = rows_of(pairs)
-    plain = [SuperpositionSetting.of_row(row).is_plain_but("weighting") for row in rows]
+    plain = [setting.is_plain_but("weighting") for setting in settings_of(pairs)]
     pairs = pairs.loc[plain]
     if pairs.empty:
         raise UserError(_NOTHING)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from tst_study.config.superposition_setting import ABLATIONS, SuperpositionSetting
+from tst_study.config.superposition_setting import ABLATIONS, COLUMNS, SuperpositionSetting
 
 Kind = Literal["text", "whole", "number", "truth", "json"]
 
@@ -201,4 +201,11 @@ def columns_of(setting: SuperpositionSetting) -> dict[str, Any]:
 
 def rows_of(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table as dictionaries by column name."""
-    yield from table.to_dict("records")  # type: ignore[misc]
+    for part in (table.iloc[:1], table.iloc[1:]):  # many readers want the first row alone
+        yield from part.to_dict("records")  # type: ignore[misc]
+
+
+def settings_of(table: pd.DataFrame) -> list[SuperpositionSetting]:
+    """Return the setting of each row of the run table."""
+    names = [name for name in COLUMNS if name in table]
+    return [SuperpositionSetting.of_row(row) for row in rows_of(table[names])]

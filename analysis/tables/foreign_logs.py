@@ -192,14 +192,14 @@ class Log:
     """The file's names for our columns (`COLUMNS`), as far as a person gave them."""
     given_lines: Sequence[Line] = ()
     """Patterns of printed lines that a person gave."""
+    start: str = ""
+    """The first `_SEARCHED` bytes of the file."""
     told: Callable[[int], None] = lambda rows: None
     """Told now and then how many rows have been read."""
 
     def part(self, owner: str) -> "Log":
         """Return an empty log of another run of the same file."""
-        axis, notes = self.tokens_axis, self.notes
-        new = Log(owner, self.place, above=self.above, given=self.given)
-        return replace(new, tokens_axis=axis, notes=notes)
+        return replace(self, run=owner, logged={}, keys=set(), facts={})
 
 
 class Rows:
@@ -367,8 +367,8 @@ def read_logs(
     """
 
     def told(rows: int) -> None:
-        number = paths.index(path) + 1
-        said(f"reading {path.name} ({number:,} of {len(paths):,} files; {rows:,} rows so far)")
+        place = f"file {paths.index(path) + 1:,} of {len(paths):,}"
+        said(f"reading {path.name}: {rows:,} rows ({place})")
 
     for name in columns:
         one_of(name, COLUMNS, "--column")
@@ -452,7 +452,7 @@ def _read(log: Log, root: Path) -> list[Log]:
     """Return the logs in a file, which `log` names; none if the file is of no known format."""
     path = log.place
     with unpacked(path) as file:
-        start = file.read(_SEARCHED).decode(errors="replace")
+        log.start = start = file.read(_SEARCHED).decode(errors="replace")
     if log.given_lines and program_of(start, log.given_lines):
         reader: Callable[[Log], Iterator[Log]] | None = _printed
     else:
@@ -580,9 +580,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
 
 
 def _printed(log: Log) -> Iterator[Log]:
-    with unpacked(log.place) as file:
-        start = file.read(_SEARCHED).decode(errors="replace")
-    kinds, rows = program_of(start, log.given_lines) or (), Rows()
+    kinds, rows = program_of(log.start, log.given_lines) or (), Rows()
     last, known = np.zeros(1), False
     for before, block in blocks(log.place):
         breaks, cells = matches(block, kinds)
@@ -717,9 +715,7 @@ def _finished(table: pd.DataFrame, log: Log) -> Iterator[Log]:
                 f"{name}; where each is a finished run, give it a name in a column `run`"
             )
             given = {**log.given, "step": usual["tokens"]}
-            one = Log(
-                name, log.place, above=log.above, given=given, tokens_axis=True, notes=(note,)
-            )
+            one = replace(log.part(name), given=given, tokens_axis=True, notes=(note,))
             yield from _wide(
                 one, name, part.drop(columns=run) if run else part, given["step"], None
             )

@@ -122,13 +122,7 @@ def import_logs(
         placed = _placed(run, of_run, units, 1 - steps_from)
         curves.append(placed.dropna(subset="loss"))
         measured = placed.dropna(subset="nats_per_token")
-        # `annealed` is about the last step; no row before it counts as annealed.
-        ends = (
-            None
-            if of_run.annealed is None
-            else of_run.annealed & (measured["step"] >= of_run.steps)
-        )
-        evaluations.append(measured.assign(eval_set=of_run.eval_set, annealed=ends))
+        evaluations.append(measured.assign(eval_set=of_run.eval_set))
         last = int(placed["step"].max())
         rows.append(_run_row(run, curves[-1], evaluations[-1], of_run, last))
     tables = Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS))
@@ -382,8 +376,7 @@ def _run(log: Log) -> Run:
         ends = {k: v for k, v in ends.items() if not (k in sparse and np.isnan(v))}
     numbers = dict.fromkeys((name for name in KEYS if name != "loss_name"), float)
     for name in columns.keys() & numbers.keys():
-        if not (finite := np.isfinite(columns[name])).all():
-            columns[name] = columns[name].where(finite)
+        columns[name] = columns[name].where(np.isfinite(columns[name]))
     index = reduce(pd.Index.union, (values.index for values in columns.values()))
     rows = pd.DataFrame(columns, index, [*KEYS]).astype(numbers)
     facts = {key: value for key, value in log.facts.items() if key in Facts.model_fields}
@@ -464,6 +457,8 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str], offset: int) -> pd
         folder=pd.Categorical.from_codes(one, pd.Index([run.name])),
         bag_size=np.where(superposed, facts.bag_size, 1),
         flops=facts.used_flops / facts.steps * rows["step"],
+        # `facts.annealed` is about the last step; no row before it counts as annealed.
+        annealed=None if facts.annealed is None else facts.annealed & (steps >= facts.steps),
     )
 
 

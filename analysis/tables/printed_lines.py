@@ -25,13 +25,13 @@ from tst_study.text import decimal, short
 class Line(NamedTuple):
     """A kind of line that a program prints."""
 
-    pattern: re.Pattern[str]
+    pattern: re.Pattern[bytes]
     more: int = 0
     """What makes the printed step the number of steps done: 1 for programs that count from 0."""
 
 
 def _line(pattern: str, more: int = 0) -> Line:
-    return Line(re.compile(pattern, re.MULTILINE), more)
+    return Line(re.compile(pattern.encode(), re.MULTILINE), more)
 
 
 EPOCH = "epoch"
@@ -108,15 +108,15 @@ PROGRAMS: Mapping[str, tuple[Line, ...]] = {
         _line(r"Total optimization steps = (?P<steps>[\d,]+)"),
     ),
 }
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 def program_of(start: str, given: Sequence[Line] = ()) -> tuple[Line, ...] | None:
     """Return the kinds of lines of the program that printed a text, or those that a person gave, if
     one of them is in the text; None if none is."""
-    start = _COLOURS.sub("", start)
+    text = _COLOURS.sub(b"", start.encode(errors="replace"))
     for lines in [tuple(given)] if given else PROGRAMS.values():
-        if any(line.pattern.search(start) for line in lines):
+        if any(line.pattern.search(text) for line in lines):
             return lines
     return None
 
@@ -140,9 +140,8 @@ def patterns(given: Sequence[str]) -> tuple[Line, ...]:
 
 Cells = tuple[str, NDArray[np.int64], NDArray[Any]]
 """A name, the numbers of the matches that have it, and their values."""
-_NUMBERS = {"step", "loss", "nats_per_token", "gradient_norm", "learning_rate", "value"}
-_NUMBERS |= {"milliseconds"}
-"""Groups that hold numbers, which are much smaller than their texts."""
+_OF_TEXT = {"steps", "row", "loss_name"}
+"""Groups that hold texts. The others are read as numbers, which are much smaller."""
 
 
 def _texts(texts: pa.Array) -> NDArray[Any]:
@@ -170,7 +169,7 @@ def of_trainer(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
-_OF_DIGITS = re.compile(r"\d|\(\?P=")
+_OF_DIGITS = re.compile(rb"\d|\(\?P=")
 """What may stand in a pattern that does not take all digits alike."""
 
 
@@ -179,28 +178,28 @@ def matches(block: bytes, lines: Sequence[Line]) -> tuple[NDArray[np.int64], lis
     line breaks are before it, and the cells of each group, with the number of steps done as `step`.
     Dictionaries stand in a column without a name.
 
-    Most lines differ in their digits alone. Of these the first is searched, and the groups stand
-    at the same places in all."""
-    block = re.sub(_COLOURS.pattern.encode(), b"", block) if b"\x1b" in block else block
+    Of lines that differ in their digits alone, only the first is searched: the groups stand at the
+    same places in the others."""
+    block = _COLOURS.sub(b"", block)
     alike = not any(_OF_DIGITS.search(line.pattern.pattern) for line in lines)
     texts = (block.translate(_ZEROS) if alike else block).split(b"\n")
     kinds: dict[bytes, int] = {}
     kind = np.array([kinds.setdefault(text, len(kinds)) for text in texts])
-    found = [_found(text.decode(errors="surrogateescape"), lines) for text in kinds]
+    found = [[m for line in lines for m in line.pattern.finditer(text)] for text in kinds]
     each = np.array([*map(len, found)])
     breaks = np.repeat(np.arange(len(texts)), each[kind])
     # The number of each match in `every`.
     which = np.arange(len(breaks)) - (np.cumsum(each[kind]) - np.cumsum(each)[kind])[breaks]
-    every = [match for of_kind in found for match in of_kind]
+    every = [match for of_kind in found for match in sorted(of_kind, key=re.Match.start)]
     lengths = np.array([*map(len, texts)]) + 1
     begins = (np.cumsum(lengths) - lengths)[breaks]
 
     data, cells = np.frombuffer(block, np.uint8), list[Cells]()
 
-    def cut(pattern: re.Pattern[str], name: str) -> tuple[NDArray[np.int64], pa.Array]:
+    def cut(pattern: re.Pattern[bytes], name: str) -> tuple[NDArray[np.int64], pa.Array]:
         """Return the numbers of the matches that have this group, and its texts."""
-        spans = np.array([_span(match, pattern, name) for match in every], np.int64)
-        first, last = spans.reshape(-1, 2)[which].T
+        spans = [match.span(name) if match.re is pattern else (-1, -1) for match in every]
+        first, last = np.array(spans, np.int64).reshape(-1, 2)[which].T
         at = np.flatnonzero(first >= 0)
         long = (last - first)[at]
         ends = np.cumsum(long)
@@ -211,7 +210,7 @@ def matches(block: bytes, lines: Sequence[Line]) -> tuple[NDArray[np.int64], lis
     for pattern, more in lines:
         for name in (name for name in pattern.groupindex if name != "key"):
             there, cut_out = cut(pattern, name)
-            values = (_numbers if name in _NUMBERS else _texts)(cut_out)
+            values = (_texts if name in _OF_TEXT else _numbers)(cut_out)
             if name == "step" and values.dtype == float:
                 values = values + more
             elif name == "milliseconds":
@@ -227,20 +226,6 @@ def matches(block: bytes, lines: Sequence[Line]) -> tuple[NDArray[np.int64], lis
     return breaks, cells
 
 
-def _found(text: str, lines: Sequence[Line]) -> list[re.Match[str]]:
-    """Return the matches in one line, in their order."""
-    every = (match for line in lines for match in line.pattern.finditer(text))
-    return sorted(every, key=re.Match.start)
-
-
-def _span(match: re.Match[str], pattern: re.Pattern[str], name: str) -> tuple[int, int]:
-    """Return the places, in bytes, where a group begins and ends; -1 if a match has none."""
-    if match.re is not pattern or match[name] is None:
-        return -1, -1
-    before = match.string[: match.start(name)].encode(errors="surrogateescape")
-    return len(before), len(before) + len(match[name].encode(errors="surrogateescape"))
-
-
 _STEP = re.compile(r"((?:step|iter(?:ation)?)s?\W{1,3})(\d[\d,]*\b)", re.IGNORECASE)
 _LOSS = re.compile(r"(loss\w*\W{1,3})(\d+\.\d+\S*?)(?=[\s,;|}\]]|$)", re.IGNORECASE)
 
@@ -249,7 +234,7 @@ def suggestion(lines: Iterator[str]) -> str | None:
     """Return a line that looks as if it told a step and a loss, and a `--line` to start from; None
     if there is no such line."""
     for line in lines:
-        text = _COLOURS.sub("", line.strip())
+        text = _COLOURS.sub(b"", line.strip().encode()).decode()
         step, loss = _STEP.search(text), _LOSS.search(text)
         if step and loss and decimal(step[2]) is not None:
             parts = [(step.start(), rf"{re.escape(step[1])}(?P<step>[\d,]+)")]

@@ -5,6 +5,7 @@ A run that cannot be read is reported as a problem, and the others are read all 
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -178,19 +179,18 @@ def _text(value: Any) -> str | None:
     """Return a value as JSON, or None for None. A text that begins with `/`, `~` or `..`, also
     after `hf:`, is taken for a path and cut to its last name, because tables must not tell where
     files lay."""
-    return None if value is None else json.dumps(_without_places(value), separators=(",", ":"))
+    text = json.dumps(value, separators=(",", ":"))
+    return None if value is None else _PLACE.sub(_last_name, text)
 
 
-def _without_places(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_places(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_places(inner) for inner in value]
-    if not isinstance(value, str):
-        return value
-    scheme = HUGGING_FACE * value.startswith(HUGGING_FACE)
-    place = value.removeprefix(scheme)
-    return scheme + Path(place).name if place.startswith(("/", "~", "..")) else value
+_PLACE = re.compile(rf'(?<!\\)"(?:{HUGGING_FACE})?(?:/|~|\.\.)(?:[^"\\]|\\.)*"(?!:)')
+"""A value that is taken for a path, in JSON without spaces."""
+
+
+def _last_name(place: re.Match[str]) -> str:
+    path: str = json.loads(place[0])
+    scheme = HUGGING_FACE * path.startswith(HUGGING_FACE)
+    return json.dumps(scheme + Path(path.removeprefix(scheme)).name)
 
 
 def _code(segment: dict[str, Any]) -> str:

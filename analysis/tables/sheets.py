@@ -77,9 +77,8 @@ def read_sheet(path: Path) -> pd.DataFrame:
     """
     with unpacked(path) as file:
         content = file.read()
-    parse = _parquet if ending(path) == ".parquet" else _csv
     try:
-        table = parse(content)
+        table = (_parquet if ending(path) == ".parquet" else _csv)(content)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: is not UTF-8; save it as UTF-8") from None
@@ -173,14 +172,8 @@ def filled_cells(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield for each row of a table of `read_sheet` its number and its cells that are not empty, by
     column name. Raises `UserError` if a `needed` cell is empty."""
-    there = table.notna().to_numpy()
-    rows = zip(table.index, table.to_dict("records"), there, strict=True)
-    for line, cells, filled in rows:
-        row = {
-            str(name): cell
-            for (name, cell), known in zip(cells.items(), filled, strict=True)
-            if known
-        }
+    for line, cells in zip(table.index, table.to_dict("records"), strict=True):
+        row = {str(name): cell for name, cell in cells.items() if pd.isna(cell) is not True}
         for name in needed:
             if name not in row:
                 raise UserError(f"{path}, line {line}, {name}: is empty; fill it in")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tst_study.analysis.tables.columns import Tables, rows_of
+from tst_study.analysis.tables.columns import Tables, rows_of, settings_of
 from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
 from tst_study.analysis.verdict.decide import Contrast, Estimate, decide
 from tst_study.analysis.verdict.documents import documents_of
@@ -337,7 +337,7 @@ def _settings(
         [f"{one['setting']}, {one['corpus']}, {one['steps']:,} steps" for one in firsts], firsts
     )
     baselines = kept[kept["method"] == "baseline"]
-    of_lost = [SuperpositionSetting.of_row(row) for row in rows_of(lost)]
+    of_lost = settings_of(lost)
     lost = lost.assign(whole=pd.Series(of_lost, lost.index, dtype=object))
     rows, cells = [], []
     for members, first, name in zip(ordered, firsts, names, strict=True):

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from glob import glob
 from pathlib import Path
 from shlex import quote
@@ -65,7 +66,7 @@ class Local:
         at_scale = f" at scale {study.scale}" if study.scale else ""
         lines = ["", f"What {study.name}{at_scale} says", study.claims, ""]
         try:
-            lines += collect(study.folder, rows_of_study(study))
+            lines += collect(study.folder, partial(rows_of_study, study))
             print(*wrapped(lines, screen_width()), sep="\n")
         finally:  # The disk may be full, which both runs and the report fail for.
             if queue.failed:

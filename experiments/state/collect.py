@@ -2,7 +2,7 @@
 missing runs. With `--keep`, also an archive of the runs that are over, which is small enough for
 git."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tst_study.analysis.tables.eligible import SAME_LOSS
@@ -19,24 +19,26 @@ ROWS = 100
 shorter one (`Tables.thinned`)."""
 
 
-def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
+def collect(root: Path, status: Callable[[bool], Sequence[StatusRow]]) -> list[str]:
     """Write `report/` into the study's folder `root`, and return lines that sum it up.
 
     The run table is always written, the figures and the report only if at least one run is over.
-    `rows`: the status of all runs of the study. Raises `UserError`, for example if no run has a
-    folder.
+    `status`: returns the status of all runs of the study; told whether to look for a damaged
+    `run.json`. Raises `UserError`, for example if no run has a folder.
     """
     from tst_study.analysis.tables.source import read_tables
     from tst_study.paper_figures.build import build
     from tst_study.paper_figures.item import csv_bytes, write_bytes
 
     check_holds_runs(root)
-    over = [row for row in rows if row.state in FINAL_STATES]
-    missing = [row for row in rows if row.state not in FINAL_STATES]
     report = root / "report"
     with disk_errors_named(report):
         report.mkdir(exist_ok=True)
     tables = read_tables(root)
+    # A header that is damaged is among the problems: only then are all read again.
+    rows = status(any("/run.json" in problem for problem in tables.problems))
+    over = [row for row in rows if row.state in FINAL_STATES]
+    missing = [row for row in rows if row.state not in FINAL_STATES]
     write_bytes(report / "runs.csv", csv_bytes(tables.runs, numbers=None))
     summary, written = ["No run is over yet."], "The table of runs"
     if over:

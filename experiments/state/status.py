@@ -57,11 +57,11 @@ class StatusRow:
     is the one by which runs are compared."""
 
 
-def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
+def row(folder: Path, steps: int = 0, job: Job | None = None, header: bool = True) -> StatusRow:
     """Return the status of one run, whose folder need not exist yet.
 
     `steps`: the planned number of steps, used while the run's record does not give one. `job`: the
-    run's job, if a launcher has one.
+    run's job, if a launcher has one. `header`: whether to look if `run.json` is damaged.
     """
     evaluation = None
     try:
@@ -69,7 +69,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
         status = run_record.read_status(folder)
         state, message = _state(status, folder, job)
         # A run that failed early has no header, and a running one may be of another version.
-        if state != "running" and (folder / "run.json").exists():
+        if header and state != "running" and (folder / "run.json").exists():
             run_record.read_header(folder)
     except UserError as error:
         status, state, message = None, DAMAGED, str(error)
@@ -111,13 +111,13 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
     return state, message
 
 
-def rows_of_study(study: Study) -> list[StatusRow]:
+def rows_of_study(study: Study, headers: bool = True) -> list[StatusRow]:
     """Return the status of every run that is decided so far (`Planner.decided`), and of the shared
     prefix runs that were trained before. Raises `UserError` if the study's corpora are not
     prepared."""
     decided = Planner(study).decided()
     left = {folder.name for folder in _left(study, decided)}
-    return [entry for entry in rows_in(study.folder, decided) if entry.run_id not in left]
+    return [entry for entry in rows_in(study.folder, decided, headers) if entry.run_id not in left]
 
 
 def left_runs(study: Study) -> list[Path]:
@@ -145,14 +145,14 @@ def _role(folder: Path) -> str:
     return ""
 
 
-def rows_below(root: Path) -> list[StatusRow]:
+def rows_below(root: Path, headers: bool = True) -> list[StatusRow]:
     """Return the status of all runs in a folder, including those that failed before they had a
     record. Raises `UserError` as `check_holds_runs` does."""
     check_holds_runs(root)
-    return rows_in(root, [])
+    return rows_in(root, [], headers)
 
 
-def rows_in(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
+def rows_in(root: Path, planned: Iterable[PlannedRun], headers: bool = True) -> list[StatusRow]:
     """Return the status of the planned runs and of all other runs in a folder, with their jobs. If
     a launcher does not answer, that is printed, and the rows are made without any job."""
     runs = {run.folder: run for run in planned}
@@ -164,7 +164,7 @@ def rows_in(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
         print(f"without job states: {error}", file=sys.stderr)
         jobs = {}
     rows = [
-        row(folder, runs[folder].steps if folder in runs else 0, jobs.get(folder.name))
+        row(folder, runs[folder].steps if folder in runs else 0, jobs.get(folder.name), headers)
         for folder in folders
     ]
     states = {entry.run_id: entry.state for entry in rows}

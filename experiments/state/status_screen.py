@@ -40,11 +40,14 @@ def study_and_rows(
     root: Path,
     share: bool = True,
     recorded: Path | None = None,
+    headers: bool = True,
 ) -> tuple[Study | None, list[StatusRow]]:
     """Return the study that `sources` name, if any, and the status of every run that it has planned
     so far (later ones may depend on results that are not there yet), and of every other run in its
     folder. Without a study, and if its corpora are not prepared, these are the runs in the folder
     `root`.
+
+    `headers`: whether to find the runs whose `run.json` is damaged.
 
     Raises `UserError` if it needs the folder and there is none.
     """
@@ -52,11 +55,11 @@ def study_and_rows(
     if is_study(sources):
         try:
             study = load(sources, scale, root, share, recorded)
-            return study, rows_of_study(study)
+            return study, rows_of_study(study, headers)
         except UserError as error:
             check_holds_runs(root)
             print(f"only runs that have a folder are shown: {error}", file=sys.stderr)
-    return study, rows_below(root)
+    return study, rows_below(root, headers)
 
 
 def left_line(study: Study) -> list[str]:

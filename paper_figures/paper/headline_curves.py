@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from tst_study.analysis import published
 from tst_study.analysis.summary import Summary
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.columns import rows_of, settings_of
 from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH, alike
 from tst_study.analysis.wording import bounds, gain, group_label, number, signed
 from tst_study.config.superposition_setting import SuperpositionSetting
@@ -206,7 +206,7 @@ def _measured(summary: Summary) -> Side | None:
     A kind without such a baseline is left out of the panel.
     """
     runs = summary.comparison.eligible
-    settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
+    settings = settings_of(runs)
     plain = runs.loc[[setting.is_plain for setting in settings]]
     plain = plain[plain["optimal_nats_per_token"].isna()]
     key = [*SAME_BUT_LENGTH, "steps", "setting"]

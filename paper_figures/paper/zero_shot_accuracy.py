@@ -8,10 +8,9 @@ import pandas as pd
 
 from tst_study.analysis import published
 from tst_study.analysis.published import TASKS
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.columns import rows_of, settings_of
 from tst_study.analysis.verdict.comparison import SAME
 from tst_study.analysis.wording import disambiguate_by_set_up, number
-from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.sources import Sources, is_at_scale
@@ -109,7 +108,7 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
     name, size, steps = cells.iloc[0][["task", "size", "steps"]]
     runs = sources.accuracies.query("task == @name")
     runs = runs[is_at_scale(runs, size, steps)]
-    settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
+    settings = settings_of(runs)
     runs = runs.loc[[setting.is_baseline or setting.is_plain for setting in settings]]
     groups = [rows for _, rows in runs.groupby([*SAME], dropna=False)]
     measured = max(groups, key=lambda rows: (rows["setting"].nunique(), len(rows)), default=runs)

@@ -11,10 +11,9 @@ from urllib.parse import quote
 import pandas as pd
 
 from tst_study.analysis.summary import Summary
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.columns import rows_of, settings_of
 from tst_study.analysis.verdict.question import asks_of
 from tst_study.analysis.wording import MEANINGS, PLANNED, gain, number, span, verdict_parts
-from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.answers import answer_of, capitalized, question_of
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.table import Entry, Grid, Row, number_as, number_entry
@@ -99,7 +98,7 @@ def limits(summary: Summary) -> list[str]:
         + ("." if pd.isna(error) else f"; one evaluation's standard error is {error:.3f} nats."),
         _seeds(table),
     ]
-    if any(SuperpositionSetting.of_row(row).is_rival for row in rows_of(table)):
+    if any(setting.is_rival for setting in settings_of(table)):
         sentences.append(
             "A warm-up's first steps cost less than its baseline's. Such an arm has more steps, "
             "and is compared at the same total FLOPs."
@@ -206,4 +205,5 @@ def runs(summary: Summary, to: Path) -> Grid:
         "steps": lambda row: number_entry(row["steps"]),
         "state": lambda row: row["state"],
     }
-    return Grid.of(rows_of(summary.tables.runs), columns)
+    read = ["run_id", "folder", "nats_per_token", "arm", "seed", "learning_rate", "steps", "state"]
+    return Grid.of(rows_of(summary.tables.runs[read]), columns)

@@ -815,6 +815,15 @@ def test_epochs_that_the_trainer_rounded_to_0_say_no_steps(tmp_path):
         import_logs([str(written(tmp_path / "run", "train.log", lines))], FACTS)
 
 
+def test_a_pattern_may_tell_digits_apart(tmp_path):
+    """Lines that differ in digits alone are read alike, but not if a pattern names a digit."""
+    lines = [f"phase {n} step {s} of {s}: loss {loss(s) + n}" for s in STEPS for n in (1, 2)]
+    place = str(written(tmp_path / "run", "train.log", lines))
+    pattern = r"phase 1 step (?P<step>\d+) .* loss (?P<loss>\S+)"
+    found = import_logs([place], FACTS, lines=[pattern])
+    assert found.curves["loss"].tolist() == [loss(s) + 1 for s in STEPS]
+
+
 def test_a_diverged_run_of_the_trainer_prints_numbers_that_python_does_not_read(tmp_path):
     lines = [f"{{'loss': {loss(step)}, 'epoch': {step / 15:.2f}}}" for step in STEPS[:-1]]
     lines += ["{'loss': nan, 'grad_norm': inf, 'epoch': 2.0}"]
@@ -861,7 +870,8 @@ def test_csv_files_that_trainers_write_are_read(tmp_path):
 
 
 def test_a_long_log_is_read_by_columns(tmp_path):
-    """30,000 rows in three formats are the same curve; no object is kept for a cell."""
+    """30,000 rows in three formats are the same curve, with progress; no object is kept for a
+    cell."""
     steps = np.arange(1, 30_001)
     values = (3 + 100 / steps).round(6)
     frame = pd.DataFrame({"step": steps, "loss": values, "other": 1.5})
@@ -876,6 +886,9 @@ def test_a_long_log_is_read_by_columns(tmp_path):
     for row in frame.head(100).to_dict("records"):
         rows.add(row, 1)
     assert all(isinstance(cells, array) for _, cells in rows.columns.values())
+    heard: list[str] = []
+    import_logs([str(tmp_path / "b.jsonl")], {**FACTS, "steps": "30000"}, said=heard.append)
+    assert heard == [f"reading b.jsonl: {rows} rows (file 1 of 1)" for rows in ("0", "20,000")]
     found = [tables(path, steps="30000").curves for path in sorted(tmp_path.iterdir())]
     for curve_ in found:
         assert curve_["step"].tolist() == steps.tolist()

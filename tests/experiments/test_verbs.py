@@ -45,7 +45,7 @@ def finished(folder: Path, *overrides: str) -> None:
 def test_collect_writes_tables_and_names_what_is_missing(tmp_path):
     finished(tmp_path / "a")
     open_run(tmp_path / "b", "seed=1").status("failed", 3, "disk full")
-    said = collect(tmp_path, rows_below(tmp_path))
+    said = collect(tmp_path, partial(rows_below, tmp_path))
     assert {"1 runs over, 1 missing", "  b: failed disk full"} <= {*said}
     assert len(pd.read_csv(tmp_path / "report" / "runs.csv")) == 2
     assert (tmp_path / "report" / "report.html").exists()
@@ -78,7 +78,9 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(tmp_path, monkeypatch):
         assert asked == [(os.getpid(), signal.SIGTERM)] * 2
     assert f"=== {bad.run_id}: damaged {damage}" in "\n".join(log_tails(tmp_path, "", 9))
     assert not_needed(tmp_path) == []
-    assert f"  {bad.run_id}: damaged {damage}" in "\n".join(collect(tmp_path, rows_of_study(study)))
+    assert f"  {bad.run_id}: damaged {damage}" in "\n".join(
+        collect(tmp_path, partial(rows_of_study, study))
+    )
     assert stopped(study, "")(bad)
     queue = launch(study, Options(), target=fake_training.run)
     assert {run.run_id for run in queue.over.values()} == {good.run_id}
