@@ -99,7 +99,19 @@ def known() -> list[Triple]:
     gain_before, gain_after = (
         pilot[at.format("baseline")] - pilot[at.format("s4-r0.25")] for at in (before, after)
     )
+    at = "pilot-10000-baseline-batch32-lr{}"
+    of_rate = (tuned[at.format("0.00283")] - tuned[at.format("0.002")]).dropna()
+    with_32 = small["batch-10000-baseline-batch32-scaled"]
+    of_all = (with_32 - small["small-10000-output"]).dropna()
+    left = stats.ttest_ind(of_all, of_rate, equal_var=False).confidence_interval()
     return [
+        over_seeds(of_rate),
+        over_seeds(with_32 - tuned["primary-5000-baseline-batch64-lr0.004"]),
+        (float(of_all.mean() - of_rate.mean()), *left),
+        over_seeds(
+            tuned["primary-5000-s4-r0.25-output_only-batch64-lr0.00283"]
+            - small["small-10000-output"]
+        ),
         *((row["gain"], row["low"], row["high"]) for row in against_the_best_batch()[1:3]),
         over_seeds(pd.concat(plain_20)),
         over_seeds(superposed - second["arms-20000-s4-r0.25-power_law"]),
@@ -141,10 +153,11 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
     ("prose", "count"),
     [
         (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 10),
-        (FINDINGS, 38),
+        (FINDINGS, 39),
         (CAMPAIGNS.partition("### The pilot sweep")[2].partition("### Predictions")[0], 2),
+        (words("docs/research/plan-of-runs-4.md").partition("## Outcome")[2], 7),
     ],
-    ids=["README", "findings", "pilot sweep"],
+    ids=["README", "findings", "pilot sweep", "fourth campaign"],
 )
 def test_every_interval_in_prose_is_one_that_was_computed(prose, count):
     every = computed()
