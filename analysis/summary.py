@@ -63,7 +63,7 @@ class Summary:
     @functools.cached_property
     def equal_loss(self) -> pd.DataFrame:
         """The answers to questions of an equal loss (`matched.worth`)."""
-        return worth(self.comparison.eligible, self.questions)
+        return worth(self.comparison.eligible, self.comparison.lost, self.questions)
 
     def headline(self) -> str:
         """Return one sentence: how many settings are better than the baseline, worse, or not shown
@@ -110,7 +110,7 @@ def verdict_counts(table: pd.DataFrame) -> str:
     words = {"better": "better", "worse": "worse", shown: f"with {shown}"}
     rest = {
         f"{why}: no claim": f"with {why} and no claim"
-        for why in ("one seed", "two seeds", "no variation")
+        for why in ("one seed", "two seeds", "no variation", "unstable comparison arm")
     }
     rest |= {"no worthwhile gain": "with no worthwhile gain", "undecided": "undecided"}
     rest |= {"no pair yet": "without a pair of runs", "unstable": "unstable"}

@@ -146,8 +146,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
         times = sorted({item for item in rows["registered_at"] if item and pd.notna(item)})
         where = [f" in {', '.join(commits)}"] if commits else []
         where += [f" at {times[0]} UTC"] if times else []
-        late = ", after its runs had begun" if times else ", which is not shown to be older"
-        words += [f"registered{''.join(where)}{late * (heading != PLANNED)}"] if where else []
+        words += [f"registered{''.join(where)}"] if where else []
         cells = []
         for row in rows_of(rows):
             after = ""
@@ -178,7 +177,7 @@ PLANNED, TIME_UNKNOWN, AFTERWARDS = "Planned", "Time unknown", "Asked afterwards
 MEANINGS = {
     PLANNED: "Registered before the runs of one side began. That proves the order, not honesty.",
     TIME_UNKNOWN: "Neither recorded times nor commits here show whether the runs came later.",
-    AFTERWARDS: "Not registered before the runs began, so results may have shaped the question.",
+    AFTERWARDS: "Not registered before its runs, or some are excluded: results may have shaped it.",
 }
 """What the headings of questions mean, where the heading does not say it all."""
 
@@ -255,8 +254,6 @@ def _remarks(row: Mapping[str, Any]) -> str:
     ]
     parts += ["unpaired: no seeds"] if row["unpaired"] else []
     parts += [row[note] for note in ("alone", "order") if row[note]]
-    if row["verdict"] == "better" and (row["smallest_gain"] or 0) > row["high"]:
-        parts.append(f"by less than the smallest gain worth having, {row['smallest_gain']:g}")
     return f" ({'; '.join(parts)})" if parts else ""
 
 

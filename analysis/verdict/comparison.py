@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from tst_study.analysis.tables.columns import Tables, rows_of, settings_of
-from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
+from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, NOT_WHOLE, eligible, excluded_row
 from tst_study.analysis.verdict.decide import Contrast, Estimate, decide
 from tst_study.analysis.verdict.documents import documents_of
 from tst_study.analysis.verdict.planned import (
@@ -76,6 +76,8 @@ class Comparison:
     with the reason."""
     eligible: pd.DataFrame
     """Rows of the run table that may be compared, with or without a partner, `labelled`."""
+    lost: pd.DataFrame
+    """Rows of runs that diverged, or that a person excluded, `labelled`."""
 
 
 def compare(
@@ -103,10 +105,9 @@ def compare(
     excluded += [excluded_row(run, reason) for run in rows_of(kept[out])]
     kept = kept[~out]
     # A shared prefix run is no seed of its own: its branches diverge and count.
-    diverged = (runs["state"] == "diverged") & (runs["role"] != "trunk")
-    lost = runs[diverged & (runs["exclusion"] == "")]
-    lost = labelled(lost.drop_duplicates("fingerprint"))
-    lost = lost[~lost["folder"].isin(beside)]
+    gone = (runs["state"] == "diverged") | ~runs["exclusion"].isin(["", NOT_WHOLE])
+    gone &= ~runs["folder"].isin(beside) & ~runs["role"].isin(["trunk", "pilot"])
+    lost = labelled(runs[gone].drop_duplicates(["fingerprint", "state"]))
     tried = labelled(eligible(runs, pilots=True)[0])
     kept, lost = with_rates(kept, lost, tried, questions, own_rates)
     baselines = _indexed(rows_of(kept[kept["method"] == "baseline"]))
@@ -139,6 +140,7 @@ def compare(
             [row for row in excluded if row["folder"] not in asked], columns=list(EXCLUDED_COLUMNS)
         ),
         eligible=kept,
+        lost=lost,
     )
 
 
@@ -149,7 +151,7 @@ def with_rates(
     questions: Sequence[Question],
     own_rates: bool,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Add the column `rate` (`SAME`) to runs that may be compared and to those that diverged.
+    """Add the column `rate` (`SAME`) to runs that may be compared and to those that are lost.
 
     An arm is compared at its own rate, whatever the baseline's, if both have one rate in each group
     of their family, and one of these holds: the user says so (`own_rates`); both were run at
@@ -317,9 +319,10 @@ def _settings(
     """Return two lists with an item for each setting, in the order in which settings are shown: its
     row of `Comparison.table`, still without a verdict, and its contrast with the baseline.
 
-    kept: the runs that may be compared. lost: the runs that diverged. studies: path prefixes of the
+    kept: the runs that may be compared. lost: `Comparison.lost`. studies: path prefixes of the
     folders that have questions; unplanned settings are judged study by study.
     """
+    lost = lost[lost["state"] == "diverged"]
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
         settings.setdefault(_setting(pair), []).append(pair)

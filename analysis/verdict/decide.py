@@ -42,12 +42,13 @@ Verdict = Literal[
     "two seeds: no claim",
     "no variation: no claim",
     "unstable",
+    "unstable comparison arm: no claim",
     "no pair yet",
 ]
 ALSO_SEEN = "Also seen"
-UNSTABLE_FROM = 2
-"""If this many seeds of an arm diverged, or more, the verdict on it is `unstable`, whatever its
-interval says."""
+UNSTABLE_FROM, UNSTABLE_SHARE = 2, 5
+"""An arm is unstable if this many of its seeds diverged, or one in so many, whichever comes first.
+Then an interval, which is that of the seeds that are left, decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +176,8 @@ COLUMNS = (
 where the questions named `paired`, and the columns `afterwards_…` are its gain and interval;
 elsewhere they are None. `documents` is the number of held-out documents where there is an interval
 over these and over seeds (`documents_low`, `documents_high`). `registered` is a commit,
-`registered_at` a time (UTC), `order` a note on runs that are older than a planned question, `alone`
-one on seeds that only one arm has."""
+`registered_at` a time (UTC), `order` a note on runs that are older than a planned question or were
+excluded by hand, `alone` one on seeds that only one arm has."""
 
 
 def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
@@ -262,12 +263,25 @@ def _primary(contrast: Contrast) -> bool:
 
 
 def _verdict(estimate: Estimate, contrast: Contrast) -> Verdict:
-    if contrast.diverged >= UNSTABLE_FROM:
-        return "unstable"
+    arm = (contrast.diverged, len(contrast.losses))
+    if said := unstable(arm, (contrast.diverged_against, len(contrast.against_losses))):
+        return said
     smallest = contrast.asked.smallest_gain if contrast.asked else None
-    if smallest is None or estimate.verdict != "no difference shown" or estimate.high is None:
+    if smallest is None or estimate.verdict == "worse" or estimate.high is None:
         return estimate.verdict
-    return "no worthwhile gain" if estimate.high < smallest else "undecided"
+    if estimate.high < smallest:
+        return "no worthwhile gain"
+    return "undecided" if estimate.verdict == "no difference shown" else estimate.verdict
+
+
+def unstable(arm: tuple[int, int], against: tuple[int, int]) -> Verdict | None:
+    """Return the verdict if the arm, or what it is compared with, is unstable; None if neither is.
+    `arm`, `against`: the number of runs that diverged, and of those that did not."""
+    said: tuple[Verdict, ...] = ("unstable", "unstable comparison arm: no claim")
+    for verdict, (diverged, others) in zip(said, (arm, against), strict=True):
+        if diverged >= UNSTABLE_FROM or 0 < diverged + others <= diverged * UNSTABLE_SHARE:
+            return verdict
+    return None
 
 
 BLOCK = ("seed", "folder", "data_seed", "eval_set")

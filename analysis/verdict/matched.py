@@ -31,11 +31,11 @@ from tst_study.analysis.verdict.comparison import (
     asked_of,
     compare,
 )
-from tst_study.analysis.verdict.decide import estimates
+from tst_study.analysis.verdict.decide import estimates, unstable
 from tst_study.analysis.verdict.intervals import FEW, difference
 from tst_study.analysis.verdict.length_curve import speed_up
+from tst_study.analysis.verdict.planned import standing
 from tst_study.analysis.verdict.question import Question
-from tst_study.analysis.verdict.registration import asked_when
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.cost.compute import EQUAL_WITHIN
@@ -85,14 +85,17 @@ def matched(found: Comparison) -> pd.DataFrame:
         shared = {**{name: first[name] for name in same}, "params": big(first["parameters"])}
         allowed = tried[_together(members)]
         decided = next(rows_of(alike(found.table, first, (*SAME, *SETTING)).head(1)), None)
+        gone = alike(found.lost[found.lost["state"] == "diverged"], first, SAME_BUT_LENGTH[:2])
+        diverged = (alike(gone, first, ("group", *SETTING)), gone[gone["method"] == "baseline"])
         for column, kind in (("flops", EQUAL_FLOPS), ("raw_tokens", EQUAL_DATA)):
-            unstable = decided is not None and decided["verdict"] == "unstable"
-            row = _equal(members, near, column, kind, allowed, found.verdicts, unstable)
+            row = _equal(members, near, column, kind, allowed, found.verdicts, diverged)
             if decided and kind == EQUAL_FLOPS and "gain" in row:
                 row |= {name: decided[name] for name in _JUDGED}
             rows.append({**shared, "kind": kind, **row})
         asked = decided["comparisons"] if decided else allowed
-        rows.append({**shared, "kind": EQUAL_LOSS, **_equal_loss(members, near, asked)})
+        row = _equal_loss(members, near, asked)
+        row |= _unstable(members, near, diverged)
+        rows.append({**shared, "kind": EQUAL_LOSS, **row})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -109,23 +112,26 @@ WORTH += ("flops_ratio", "low", "high", "note")
 """Columns of `worth`."""
 
 
-def worth(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
+def worth(kept: pd.DataFrame, lost: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
     """Answer the questions of an equal loss: to how many baseline steps an arm's loss is worth, as
-    in `matched`, with intervals that hold together for those of a family. `kept`: the runs that may
-    be compared. Raises `UserError` if an arm has several lengths."""
+    in `matched`, with intervals that hold together for those of a family. `kept`, `lost`:
+    those of a `Comparison`. Raises `UserError` if an arm has several lengths."""
     asked = [question for question in questions if question.matched == "loss"]
     families = Counter(question.family for question in asked)
     rows = []
     for question in asked:
-        members, baselines = (ledger(runs) for runs in question.runs(kept))
+        sides = question.runs(kept)
+        diverged, (when, note) = standing(question, sides, lost)
+        members, baselines = map(ledger, sides)
         row: dict[str, Any] = {"note": "no run of it yet"}
         if members["steps"].nunique() > 1:
             raise UserError(f"arm {question.arm.name!r}: several lengths; name one in its `where`")
         if len(members):
             row = _equal_loss(members, baselines, families[question.family])
             row["steps"] = int(members["steps"].iloc[0])
-        when, _ = asked_when(question, members, baselines)
-        rows.append({"family": question.family, "question": question.name, "when": when, **row})
+        notes = [row["note"], note, *_unstable(members, baselines, diverged).values()]
+        row |= {"when": when, "note": "; ".join(filter(None, notes))}
+        rows.append({"family": question.family, "question": question.name, **row})
     return pd.DataFrame(rows, columns=list(WORTH))
 
 
@@ -180,13 +186,14 @@ def _equal(
     kind: str,
     allowed: int,
     verdicts: pd.DataFrame,
-    unstable: bool,
+    diverged: Sequence[pd.DataFrame],
 ) -> dict[str, Any]:
     """Return the cells of a match at equal FLOPs or equal data, or a note why there is none.
 
     The match is with the baselines nearest in `column`, if within `EQUAL_WITHIN`. If one of
     `verdicts` is about exactly these runs, it counts; otherwise a t-test does, paired if the runs
-    have seeds and adjusted for `allowed` comparisons, unless the setting is `unstable`.
+    have seeds and adjusted for `allowed` comparisons, unless so many runs `diverged` that a side is
+    unstable.
     """
     away = (baselines[column].astype(float) / float(members[column].iloc[0]) - 1).abs()
     near = baselines[(away <= EQUAL_WITHIN) & (away == away.min())]
@@ -210,8 +217,8 @@ def _equal(
         if len(row["run_ids"]) == len(ids) and math.isclose(row["gain"], own.gain, rel_tol=1e-6)
     ]
     judged = planned[0] if planned else {**vars(estimates([own], allowed, "paired")[0])}
-    if unstable and not planned:
-        judged["verdict"] = "unstable"
+    if not planned:
+        judged |= _unstable(members, near, diverged)
     ratios = {
         f"{name}_ratio": float((pairs[f"{name}_baseline"] / pairs[name]).mean())
         for name in ("steps", "flops", "hours")
@@ -219,6 +226,17 @@ def _equal(
     steps = int(pairs["steps_baseline"].iloc[0])
     verdict = {name: judged[name] for name in _JUDGED}
     return {"baseline_steps": steps, **ratios, **verdict, "note": judged.get("alone", "")}
+
+
+def _unstable(
+    members: pd.DataFrame, baselines: pd.DataFrame, diverged: Sequence[pd.DataFrame]
+) -> dict[str, Any]:
+    """Return the verdict if a setting, or its baseline of any length, is unstable. `diverged`: the
+    runs of either that diverged."""
+    own, others = (runs.groupby("steps").size() for runs in (diverged[1], baselines))
+    arm = (len(diverged[0]), len(members))
+    said = (unstable(arm, (int(own.get(steps, 0)), count)) for steps, count in others.items())
+    return next(({"verdict": verdict} for verdict in said if verdict), {})
 
 
 def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) -> dict[str, Any]:

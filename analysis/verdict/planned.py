@@ -16,6 +16,7 @@ from tst_study.analysis.verdict.decide import BLOCK, Contrast, block, paired
 from tst_study.analysis.verdict.documents import documents_of
 from tst_study.analysis.verdict.question import Question, declared, questions_of
 from tst_study.analysis.verdict.registration import asked_when
+from tst_study.analysis.wording import AFTERWARDS, number
 from tst_study.errors import UserError
 from tst_study.text import listed
 
@@ -30,7 +31,7 @@ def asked_contrasts(
 ) -> list[Contrast]:
     """Return the contrast of each question.
 
-    `kept`: the runs that may be compared; `lost`: the runs that diverged; both `labelled`.
+    `kept`: the runs that may be compared; `lost`: those that diverged or were excluded by hand.
 
     Raises `UserError` for an arm that holds two runs of one seed, or names a column that the run
     table does not have.
@@ -40,7 +41,6 @@ def asked_contrasts(
     for question in (one for one in questions if one.matched != "loss"):
         arm, against = question.arm, question.against
         arm_runs, against_runs = question.runs(kept, shown)
-        diverged = question.runs(lost, shown)
         # Runs with seeds are paired on one held-out text, which their block names. Runs without
         # seeds are compared as two samples, so texts that only one arm has are left out here.
         if arm_runs["seed"].isna().all() and against_runs["seed"].isna().all():
@@ -48,7 +48,7 @@ def asked_contrasts(
             arm_runs, against_runs = (
                 own[own["eval_set"].isin(texts)] for own in (arm_runs, against_runs)
             )
-        everyone = map(pd.concat, zip((arm_runs, against_runs), diverged, strict=True))
+        diverged, when = standing(question, (arm_runs, against_runs), lost)
         losses, against_losses = _losses(arm_runs, arm.name), _losses(against_runs, against.name)
         alone = []
         if both := {*losses.index} & {*against_losses.index}:
@@ -72,7 +72,7 @@ def asked_contrasts(
                 text=costs["raw_tokens"],
                 flops=costs["flops"],
                 asked=question,
-                when=asked_when(question, *everyone),
+                when=when,
                 differs=differences(arm_runs, against_runs),
                 documents=documents_of(arm_runs, against_runs),
             )
@@ -80,11 +80,47 @@ def asked_contrasts(
     return contrasts
 
 
+def standing(
+    question: Question, sides: Sequence[pd.DataFrame], lost: pd.DataFrame
+) -> tuple[list[pd.DataFrame], tuple[str, str]]:
+    """Return the runs of either side that diverged, and the question's heading with a note.
+
+    Runs that diverged count although a person excluded them, if they had the rate at which their
+    side is judged. If other runs were excluded, those that are judged are not the registered ones,
+    and the question counts as asked afterwards. `sides`: the runs of both arms that may be
+    compared; `lost` is that of `asked_contrasts`.
+    """
+    diverged, everyone, taken_out = [], [], set()
+    for own, out in zip(sides, question.runs(lost, _OF_LOST), strict=True):
+        at_rate = out["rate"].isin(own["rate"]) | own.empty | (out["exclusion"] == "")
+        diverged.append(out[(out["state"] == "diverged") & at_rate])
+        everyone.append(pd.concat([own[[*_OF_EVERYONE]], diverged[-1][[*_OF_EVERYONE]]]))
+        others = out[~out["fingerprint"].isin(everyone[-1]["fingerprint"])]
+        taken_out |= _seeds(others)
+    heading, note = asked_when(question, *everyone)
+    if taken_out:
+        every = len(taken_out.union(*map(_seeds, everyone)))
+        registered = "registered " if question.registered or question.registration else ""
+        note = f"{len(taken_out)} of its {number(every, f'{registered}seed')} excluded by hand"
+        heading = AFTERWARDS
+    return diverged, (heading, note)
+
+
+_OF_EVERYONE: tuple[str, ...] = ("run_id", "seed", "fingerprint", "launches")
+_OF_LOST = (*_OF_EVERYONE, "state", "exclusion", "rate", "steps")
+"""Columns of all runs that `standing` reads, and of those that are lost (`matched`, too)."""
+
+
+def _seeds(runs: pd.DataFrame) -> set[Any]:
+    """Return the seeds of runs, and the ids of those that have none."""
+    return set(runs["seed"].astype(object).where(runs["seed"].notna(), runs["run_id"]))
+
+
 DIFFER: tuple[str, ...] = ("corpus", "parameters", "steps", "sequences", "sequence_length")
 DIFFER += ("schedule", "learning_rate")
 """Columns of what arms may differ in besides superposition."""
 _OF_CONTRASTS: tuple[str, ...] = ("run_id", "folder", "seed", "block", "eval_set", "nats_per_token")
-_OF_CONTRASTS += ("documents", "launches", "config", *COSTS, *DIFFER)
+_OF_CONTRASTS += ("documents", "launches", "config", "rate", "fingerprint", *COSTS, *DIFFER)
 """Columns that `asked_contrasts` reads; only some tables have `documents`."""
 
 

@@ -92,30 +92,53 @@ def test_a_setting_takes_the_verdict_of_the_question_about_all_its_runs(runs):
     assert table.loc[2, "seeds"] == 4
 
 
-@pytest.mark.parametrize(("lost", "verdict"), [(1, "better"), (2, "unstable")])
-def test_diverged_seeds_are_counted_and_two_of_them_take_the_verdict(runs, lost, verdict):
+@pytest.mark.parametrize(
+    ("lost", "more", "verdict"), [(1, 1, "better"), (1, 0, "unstable"), (2, 6, "unstable")]
+)
+def test_two_diverged_seeds_or_a_fifth_of_them_take_the_verdict(runs, lost, more, verdict):
+    """Of either side, and although a person excluded them, at every kind of match."""
+    for seed, bag in itertools.product(range(4, 4 + more), (1, 2, 4, 8)):
+        gain = {2: 0.02, 4: 0.03, 8: -0.05}.get(bag, 0) + 0.001 * (seed * bag % 3)
+        write_run(runs, config(seed, bag, 0.2 if bag > 1 else 0.0), 3.5 + 0.05 * seed - gain)
     for seed in range(10, 10 + lost):
         for bag in (2, 4):
             write_run(runs, config(seed, bag, 0.2), None, state="diverged")
+    gone = load(runs).query("state == 'diverged'")["run_id"]
+    (runs / "exclusions.csv").write_text("\n".join(["run,reason", *(f"{r},spike" for r in gone)]))
     asked = [question(4), two_arms(question(8), question(2), "parts")]
     table = compare(load(runs), asked).verdicts.set_index("question")
     assert (table.loc["s = 4", "verdict"], table.loc["s = 4", "diverged"]) == (verdict, lost)
-    for seed in range(4):
-        write_run(runs, config(seed, steps=1600), 3.5)  # as much text as s = 4, r = 0.2
-    equal = matched(compare(load(runs))).query("kind == 'equal data'")
-    assert (set(equal["verdict"].dropna()) == {"unstable"}) == (lost == 2)
+    assert (table.loc["s = 4", "heading"], table.loc["s = 4", "order"]) == ("Planned", "")
+    other = "worse" if verdict == "better" else "unstable comparison arm: no claim"
+    assert (table.loc["two arms", "verdict"], table.loc["two arms", "diverged_against"]) == (
+        other,
+        lost,
+    )
+    for seed in range(4 + more):
+        write_run(runs, config(seed, steps=1600), 3.4 + 0.05 * seed)  # as much text as s = 4
+    equal = matched(compare(load(runs))).query("setting == 's = 4, r = 0.2'").set_index("kind")
+    for kind in ("equal data", "equal loss"):
+        assert (equal.loc[kind, "verdict"] == "unstable") is (verdict == "unstable")
+    loss = question(4, "equal loss", matched="loss")
+    (row,) = summarise(read_tables(runs), [loss]).equal_loss.to_dict("records")
+    assert ("unstable" in row["note"]) is (verdict == "unstable")
+    assert row["steps_ratio"] > 1
     same, longer = (
         Arm(name=f"{steps} steps", setting="baseline", where={"steps": steps})
         for steps in (1000, 1600)
     )
-    at_data = question(4, where={"seed": (0, 1, 2, 3)})  # none of which diverged
+    at_data = question(4, where={"seed": tuple(range(4 + more))})  # none of which diverged
     asked = [
         question(4).model_copy(update={"against": same}),
         at_data.model_copy(update={"against": longer, "matched": "data", "family": "data"}),
     ]
     equal = matched(compare(load(runs), asked)).query("kind == 'equal data'").set_index("setting")
-    assert equal.loc["s = 4, r = 0.2", "verdict"] == "no difference shown"
+    assert equal.loc["s = 4, r = 0.2", "verdict"] == "worse"
     assert table["verdict"].iloc[2] == verdict
+    for seed in range(4 + more):
+        write_run(runs, config(seed, 4, 0.2, 1600), 3.3 + 0.05 * seed)
+    said = "s = 4, r = 0.2: unstable, as runs diverged"
+    assert (said in str(ask("compute", runs))) is (verdict == "unstable")
 
 
 def test_a_shared_prefix_run_that_diverged_is_no_seed_of_its_own(runs):
@@ -125,7 +148,7 @@ def test_a_shared_prefix_run_that_diverged_is_no_seed_of_its_own(runs):
     write_run(runs, trunk, None, state="diverged")
     asked = question(4, where={"steps": 1000})
     table = compare(load(runs), [asked]).verdicts.set_index("question")
-    assert (table.loc["s = 4", "verdict"], table.loc["s = 4", "diverged"]) == ("better", 1)
+    assert table.loc["s = 4", "diverged"] == 1
 
 
 def test_a_second_version_of_a_question_needs_an_archive_of_its_own(tmp_path):
@@ -331,11 +354,36 @@ def test_a_question_is_planned_if_its_runs_came_later(tmp_path):
     assert rows.loc["s = 8", "order"] == f"against runs from {today}"
 
 
+@pytest.mark.parametrize("sides", [(1,), (1, 4)])
+def test_a_question_of_which_a_seed_was_excluded_by_hand_was_asked_afterwards(runs, sides):
+    """The runs that are judged are then not those that were registered."""
+    table = load(runs)
+    gone = table[(table["seed"] == 3) & table["bag_size"].isin(sides)]["run_id"]
+    (runs / "exclusions.csv").write_text("\n".join(["run,reason", *(f"{r},odd" for r in gone)]))
+    loss = question(2, "equal loss", matched="loss")
+    found = summarise(read_tables(runs), [question(4, primary=True), loss])
+    row = found.verdicts.query("question == 's = 4'").iloc[0]
+    assert (row["heading"], row["verdict"], row["seeds"]) == ("Asked afterwards", "better", 3)
+    said = "1 of its 4 registered seeds excluded by hand"
+    assert row["order"] == said
+    assert f"{said})" in "\n".join(found.lines())
+    (row,) = found.equal_loss.to_dict("records")
+    assert (row["when"], said in row["note"]) == ("Asked afterwards", True)
+
+
 @pytest.mark.parametrize(
-    ("smallest", "verdict"), [(0.06, "no worthwhile gain"), (0.001, "undecided")]
+    ("shift", "smallest", "verdict"),
+    [
+        (0.0, 0.06, "no worthwhile gain"),
+        (0.0, 0.001, "undecided"),
+        (0.03, 0.08, "no worthwhile gain"),
+        (0.03, 0.02, "better"),
+        (-0.03, 0.02, "worse"),
+    ],
 )
-def test_a_gain_may_be_shown_to_be_too_small(tmp_path, smallest, verdict):
-    write_pairs(tmp_path, *((3.5, 3.5 + luck) for luck in (0.01, -0.01, 0.004, -0.002)))
+def test_a_gain_may_be_shown_to_be_too_small(tmp_path, shift, smallest, verdict):
+    """Also one that is shown to be there."""
+    write_pairs(tmp_path, *((3.5, 3.5 + luck - shift) for luck in (0.01, -0.01, 0.004, -0.002)))
     write_run(tmp_path, config(9, 4, 0.2, role="pilot", optimizer__learning_rate=1e-3), 3.0)
     answer = ask(
         "comparison", tmp_path, arm="both, s=4", against="baseline", smallest_gain=smallest
