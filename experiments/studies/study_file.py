@@ -677,7 +677,7 @@ class StudyFile:
         possible = [dict(_leaves(to_dict(each.config))) for each in others]
         for values in possible:
             absent = (key for key in varied if values.get(key.rpartition(".")[0], 0) is None)
-            values |= dict.fromkeys(absent)
+            values |= dict.fromkeys(sorted(absent))
         where = {
             key: one_or_all(values[key] for values in possible)
             for key in possible[0]
