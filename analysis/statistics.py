@@ -36,6 +36,13 @@ def detectable(critical: float, freedom: float) -> float:
     return float(special.nctdtrinc(freedom, 1 - POWER, critical))
 
 
+def deviation_at_most(deviation: float, freedom: int) -> float:
+    """Return the upper end, with a probability of 80%, of the standard deviation that was estimated
+    with so many degrees of freedom. Seeds that are planned for the estimate itself are too few in
+    half of all studies."""
+    return deviation * math.sqrt(freedom / float(special.chdtri(freedom, POWER)))
+
+
 def critical_t(freedom: Any, comparisons: int = 1) -> Any:
     """Return half the width, in standard errors, of each of `comparisons` t-intervals. With a
     probability of at least 95%, all of them hold their true values (Bonferroni). `freedom` is a

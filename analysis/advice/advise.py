@@ -45,6 +45,7 @@ from tst_study.analysis.answer import plain
 from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
+from tst_study.analysis.statistics import deviation_at_most
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.question import MOST_SEEDS
 from tst_study.analysis.wording import signed
@@ -245,7 +246,8 @@ class _Screen:
             if not (hours := self.hours(self.flops)):
                 raise UserError(f"--deadline: {self.rate}")
             budget = 24 * numbers["deadline"] * numbers["gpus"] / hours[1]
-        deviation = self.measured[-1].deviation if self.measured else None
+        last = self.measured[-1] if self.measured else None
+        deviation = deviation_at_most(last.deviation, last.seeds - 1) if last else None
         self.pilot = plan_pilot(run, self.length, budget, config, deviation)
         self.plans = plans(run, lambda run: together(run, self.measured)[0])
 

@@ -148,7 +148,7 @@ def plan_pilot(
     the planned run, or, if none is known, twice a pair's deviation.
 
     `budget`: a share of the planned run's FLOPs. `config`: the planned run's, for shape, batch and
-    rate; without it they follow the paper's. `deviation`: that of the lab's own pairs.
+    rate; without it they follow the paper's. `deviation`: the most that a lab's own pairs allow.
     """
     like = config.model if config else shape_like(run)
     whole = (
@@ -159,7 +159,7 @@ def plan_pilot(
     if run.small:
         noise, source = arm["deviation"], f"as in our {arm['source']}"
     if deviation:
-        noise, source = deviation, "as in your runs"
+        noise, source = deviation, "at most, by your runs"
     noise = float(f"{noise:.3g}")  # as the pilot's file has it
     wanted = abs(run.gain.nats or 2 * noise)
     counts = range(FEWEST_SEEDS, MOST_SEEDS + 1)

@@ -289,9 +289,10 @@ def held_out_text(runs: Sequence[PlannedRun]) -> list[str]:
     return list(lines)
 
 
-USUAL_DEVIATION = 0.009
-"""Deviation of a paired difference of two runs over seeds, in nats: between the 0.006 and 0.010 of
-our second campaign, 0.23 million parameters and twelve seeds (docs/research/campaign.md)."""
+USUAL_DEVIATION = 0.011
+"""Deviation of a paired difference of two runs over seeds, in nats: six of the eight arms of our
+second campaign, 0.23 million parameters and twelve seeds, lie below it (0.005 to 0.010), two above
+(0.014, 0.029; docs/research/campaign.md)."""
 
 
 def detectable(
@@ -363,8 +364,8 @@ def _families(study: Study, runs: Sequence[PlannedRun]) -> dict[str, tuple[int, 
 
 
 def _own_deviation(study: Study) -> tuple[float, str]:
-    """Return the deviation of a paired difference over the seeds of the study's finished runs, and
-    where it is from."""
+    """Return the deviation of a paired difference over the seeds of the study's finished runs, at
+    the upper end of what these leave open, and where it is from."""
     usual = USUAL_DEVIATION, "as in our campaign at 0.23 million parameters; --deviation sets it"
     if not study.questions or not folders_below(study.folder):
         return usual
@@ -374,15 +375,20 @@ def _own_deviation(study: Study) -> tuple[float, str]:
     whole = (table["state"] == "done") & (table["role"] != "trunk")
     done = table[whole & (table["exclusion"] == "")]
     done = done.assign(setting=done["arm"])
-    variances = []
+    differences = []
     for question in study.questions:
         arm, against = (runs.set_index("seed")["nats_per_token"] for runs in question.runs(done))
         if arm.index.is_unique and against.index.is_unique:
-            variances.append((against - arm).dropna().var())
-    known = [each for each in variances if each == each]
+            differences.append((against - arm).dropna())
+    known = [each for each in differences if len(each) > 1]
     if not known:
         return usual
-    return math.sqrt(sum(known) / len(known)), "as this study's finished pairs do"
+    from tst_study.analysis.statistics import deviation_at_most
+
+    deviation = math.sqrt(sum(each.var() for each in known) / len(known))
+    # The questions share baselines, so together they count as the one with the fewest pairs.
+    freedom = min(map(len, known)) - 1
+    return deviation_at_most(deviation, freedom), "at most, by this study's finished pairs (80%)"
 
 
 def changes(planner: Planner, other: Planner) -> list[str]:

@@ -560,7 +560,8 @@ def test_the_stop_rule_goes_stops_or_asks_for_more(
     assert f"{worth:.2g}" in first
     assert "Without your runs: not known" in second
     assert f"({scatter:.4f})" in second
-    assert f"pairs scatter by {scatter:.4f} (as in your runs)" in str(advice.sections)
+    most = scatter * math.sqrt((seeds - 1) / stats.chi2.ppf(0.2, seeds - 1))
+    assert f"pairs scatter by {most:.4f} (at most, by your runs)" in str(advice.sections)
 
 
 def test_the_rule_looks_twice_at_most_with_intervals_that_hold_together(tmp_path: Path) -> None:
@@ -868,7 +869,8 @@ def test_plan_states_the_power_that_advise_stated(own_deviation: bool, tmp_path:
     assert go in said
     assert f"by {advice.pilot.noise:.3g} nats, as the pilot's stop rule says" in lines[-1]
     assert f"scatter by {advice.pilot.noise:.4f} (" in said
-    assert (advice.pilot.noise == 0.0123) == own_deviation
+    most = 0.0123 * math.sqrt(3 / stats.chi2.ppf(0.2, 3))
+    assert (advice.pilot.noise == pytest.approx(most, rel=1e-2)) == own_deviation
     detected = f"{advice.pilot.pairs} seeds: they detect a gain of {advice.pilot.least:.2g} nats"
     assert f"1 question, {detected}" in lines[-3]
     assert "by 0.1 nats, as given" in detectable(study, [], deviation=0.1)[-1]
