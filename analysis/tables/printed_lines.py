@@ -216,14 +216,24 @@ def matches(block: bytes, lines: Sequence[Line]) -> tuple[NDArray[np.int64], lis
             elif name == "milliseconds":
                 name, values = "training_seconds", values / 1000
             elif name == "row":
-                rows = [ast.literal_eval(_NOT_FINITE.sub(r"'\1'", value)) for value in values]
-                name, values = "", np.array([*map(of_trainer, rows)], object)
+                name, values = (
+                    "",
+                    np.array([of_trainer(_dictionary(row)) for row in values], object),
+                )
             if name == "value" and "key" in pattern.groupindex:
                 keys = _texts(cut(pattern, "key")[1])
                 cells += [(key, there[keys == key], values[keys == key]) for key in {*keys}]
             elif len(there):
                 cells.append((name, there, values))
     return breaks, cells
+
+
+def _dictionary(text: str) -> Mapping[str, Any]:
+    """Return a row that was printed as a Python dictionary. Raises `ValueError` if it is none."""
+    try:
+        return dict(ast.literal_eval(_NOT_FINITE.sub(r"'\1'", text)))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise ValueError(f"{short(text)} is no dictionary") from None
 
 
 _STEP = re.compile(r"((?:step|iter(?:ation)?)s?\W{1,3})(\d[\d,]*\b)", re.IGNORECASE)

@@ -809,10 +809,20 @@ def test_a_number_that_some_lines_leave_out_is_read_from_the_others(tmp_path):
     assert found.curves["learning_rate"].fillna(0.0).tolist() == [1e-3, 1e-3, 0.0]
 
 
-def test_epochs_that_the_trainer_rounded_to_0_say_no_steps(tmp_path):
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ("", r"epochs are rounded to 0; import its trainer_state\.json"),
+        (
+            "{'loss': 2.0 'epoch': 0.0}",
+            r"damaged log \(.*'loss': 2\.0 'epoch'.* is no dictionary\)",
+        ),
+    ],
+)
+def test_rows_of_the_trainer_that_cannot_be_read_are_said(tmp_path, last, said):
     lines = [f"{{'loss': {loss(step)}, 'epoch': 0.0}}" for step in STEPS]
-    with pytest.raises(UserError, match=r"epochs are rounded to 0; import its trainer_state\.json"):
-        import_logs([str(written(tmp_path / "run", "train.log", lines))], FACTS)
+    with pytest.raises(UserError, match=said):
+        import_logs([str(written(tmp_path / "run", "train.log", [*lines, last]))], FACTS)
 
 
 def test_a_pattern_may_tell_digits_apart(tmp_path):
