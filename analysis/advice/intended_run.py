@@ -24,7 +24,7 @@ from tst_study.analysis.advice.expected_gain import (
 from tst_study.analysis.fits.law.held_out import observed_gains
 from tst_study.analysis.fits.law.law_answer import CHINCHILLA, published_beside_law
 from tst_study.analysis.fits.law.rows import settings
-from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, published_law
+from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, MOST_RATIO, published_law
 from tst_study.analysis.fits.scaling.repetition import PUBLISHED, worth
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.cost.compute import count_parameters
@@ -47,7 +47,7 @@ ALWAYS = (6, 0.3)
 enough text, unless our campaigns measured its size and length. At sizes and lengths left out of the
 law's fit, the settings that the law would choose are not shown to be better
 (`tests/analysis/test_advice.py`)."""
-MOST = (16, 0.5)
+MOST = (16, MOST_RATIO)
 """The largest s and r for which the law of superposition is used."""
 MIXTURE = (16, 0.25)
 """The s and r of the only setting that was published for a mixture of experts."""

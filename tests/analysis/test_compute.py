@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tst_study.analysis.fits.scaling.approaches import side_by_side
 from tst_study.analysis.fits.scaling.compute_multiplier import compute_multiplier
 from tst_study.analysis.fits.scaling.frontier import isoflop
 from tst_study.analysis.fits.scaling.laws import Base, fit_chinchilla
@@ -58,6 +59,20 @@ def test_the_allocation_is_the_lowest_loss_of_its_budget():
     losses = LAW.loss(sizes, 1e21 / 6 / sizes)
     assert row["params"] == pytest.approx(sizes[np.argmin(losses)], rel=0.01)
     assert row["loss"] == pytest.approx(losses.min(), abs=1e-6)
+    assert row["outside"] == ""
+
+
+def test_compute_optimal_sizes_beyond_the_runs_are_marked_as_such():
+    """And both approaches are compared at the largest budget whose best size was tried."""
+    points = lattice()
+    found = fit_chinchilla(points, 10).allocation([1e21, 1e27])
+    assert found["outside"].tolist() == ["", "params, tokens"]
+    most = points[points["flops"] == points["flops"].max()]
+    more = most.assign(flops=1e4 * most["flops"], tokens=1e4 * most["tokens"])
+    more = more.assign(loss=LAW.loss(more["params"], more["tokens"]))
+    both, _ = side_by_side(pd.concat([points, more]), None, None)
+    assert both["flops"].tolist() == pytest.approx([1e22, 1e22])
+    assert both["outside"].tolist() == ["", ""]
 
 
 def test_points_that_are_not_annealed_are_refused():

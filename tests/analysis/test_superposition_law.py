@@ -169,6 +169,8 @@ def test_where_the_law_means_nothing_it_says_so(law):
     for asked, complaint in (
         ((270e6, SHORT, 4, 1.0), "r = 1.0: the law needs"),
         ((270e6, SHORT, 0, 0.3), "s = 0, r = 0.3: the law needs"),
+        ((270e6, SHORT, 1000, 0.3), "s = 1000, r = 0.3: the law is used up to the largest fitted"),
+        ((270e6, SHORT, 4, 0.99), "r = 0.99: the law is used up to"),
         ((1e9, SHORT, 4, 0.3), "1e.09 parameters: outside .* `tst-study advise` says"),
     ):
         with pytest.raises(UserError, match=complaint):

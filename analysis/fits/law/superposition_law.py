@@ -60,6 +60,8 @@ start."""
 _NEAR = 0.02
 """How far a size or length may lie outside the fitted range, relative to its end, and still count
 as inside."""
+MOST_RATIO = 0.5
+"""The largest r for which the law is used: beyond it the debt is large, and so are its errors."""
 _STARTS, _REFINED = 24, 6
 """Number of random starts, and number of those that are followed to the end."""
 
@@ -113,12 +115,19 @@ class Law:
         or r = 0.
 
         Raises `UserError` for an s below 1 or an r outside 0 ≤ r < 1 and, unless `extrapolate` is
-        true, for a size or a length outside the fitted ones; `ValueError` for an unknown weighting.
+        true, for a size or a length outside the fitted ones, an s above the largest fitted, or an r
+        above `MOST_RATIO`; `ValueError` for an unknown weighting.
         """
         if not (bag_size >= 1 and 0 <= step_ratio < 1):
             raise UserError(f"s = {bag_size}, r = {step_ratio}: the law needs s ≥ 1 and 0 ≤ r < 1")
         if not extrapolate:
             self.refuse_outside(params, tokens)
+            most = self.rows["bag_size"].max()
+            if bag_size > most or step_ratio > MOST_RATIO:
+                raise UserError(
+                    f"s = {bag_size}, r = {step_ratio:g}: the law is used up to the largest fitted "
+                    f"s, {most:.0f}, and r = {MOST_RATIO}; extrapolate=True asks it all the same"
+                )
         return float(self.of_rows(settings(params, tokens, bag_size, step_ratio, weighting))[0])
 
     def refuse_outside(self, params: float, tokens: float) -> None:

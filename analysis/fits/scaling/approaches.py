@@ -16,6 +16,7 @@ from tst_study.analysis.fits.scaling.points import (
     annealed_points,
     at_best_settings,
     doubts,
+    outside,
 )
 from tst_study.analysis.fits.solver.problem import HUBER
 from tst_study.errors import UserError
@@ -27,7 +28,7 @@ COLUMNS: tuple[str, ...] = (
     "exponent_low",
     "exponent_high",
 )
-COLUMNS += ("tokens_exponent", "flops", "params", "tokens")
+COLUMNS += ("tokens_exponent", "flops", "params", "tokens", "outside")
 _BUDGETS = 5
 """Number of FLOPs budgets for which compute-optimal sizes are printed."""
 DRAWS = 200
@@ -37,14 +38,13 @@ DRAWS = 200
 def side_by_side(
     points: pd.DataFrame, frontier: Frontier | None, fitted: ChinchillaFit | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return a row for each approach (`COLUMNS`), with its sizes and tokens at the largest budget,
-    and sentences on how far they agree.
+    """Return a row for each approach (`COLUMNS`), with its sizes and tokens at the largest budget
+    whose best size lies inside the sizes tried, and sentences on how far they agree.
 
     points: the fitted runs, with flops. frontier, fitted: what is known already. If every run has a
     `non_embedding_parameters`, both approaches are also given that count. The table has fewer than
     two rows, and there is no sentence, if an approach is not possible."""
     rows, sentences = [], []
-    budget = float(points["flops"].max())
     for counts, params in _counts(points).items():
         own = points.assign(params=params.astype(float))
         if counts != "as imported":
@@ -57,6 +57,7 @@ def side_by_side(
         if frontier.params_exponent is None or frontier.params_interval is None:
             continue
         inside = frontier.table[~frontier.table["edge"].astype(bool)]
+        budget = float(inside["flops"].max())
         logs = np.log(inside[["flops", "params", "tokens"]].to_numpy(float)).T
         size, tokens = (
             float(np.exp(np.polyval(np.polyfit(logs[0], own_log, 1), np.log(budget))))
@@ -74,7 +75,8 @@ def side_by_side(
         second = {name: third[name] for name in first if name not in ends}
         second |= {end: third[f"params_{end}"] for end in ends}
         for name, row in (("2, a parabola a budget", first), ("3, E + A N^−α + B D^−β", second)):
-            rows.append({"approach": name, "counts": counts, "flops": budget, **row})
+            row |= {"flops": budget, "outside": outside(own, row)}
+            rows.append({"approach": name, "counts": counts, **row})
         sentences.append(_sentence(counts, budget, first, second))
     return pd.DataFrame(rows, columns=[*COLUMNS]), sentences
 

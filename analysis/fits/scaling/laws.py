@@ -18,7 +18,12 @@ from scipy import special
 
 from tst_study.analysis.answer import table_lines
 from tst_study.analysis.checks import Floats
-from tst_study.analysis.fits.scaling.points import annealed_points, flops_ratio, with_tokens
+from tst_study.analysis.fits.scaling.points import (
+    annealed_points,
+    flops_ratio,
+    outside,
+    with_tokens,
+)
 from tst_study.analysis.fits.solver.problem import HUBER, Formula, Problem
 from tst_study.analysis.fits.solver.solve import Fit, fit, grid_of_starts, refit
 from tst_study.analysis.fits.solver.uncertainty import LEAST_CLUSTERS, Bootstrap, bootstrap
@@ -141,7 +146,7 @@ class ChinchillaFit:
         C is 6 N D, or, where the FLOPs of the fitted runs are not, 6 k N^(1 + q) D
         (`points.flops_ratio`). All but flops and b have a 95% interval over models, in columns such
         as params_low and params_high. Sizes, tokens and losses are NaN unless the law falls with
-        both N and D."""
+        both N and D. `outside` names what lies beyond the fitted runs (`points.outside`)."""
         law = Base(*np.vstack([self.fit.theta, self.drawn.draws.to_numpy()]).T)
         scale, q = flops_ratio(self.points)
         slope = law.beta * (1 + q)
@@ -157,11 +162,12 @@ class ChinchillaFit:
             tokens = work / size ** (1 + q)
             values = {"params": size, "tokens": tokens, "loss": law.loss(size, tokens)}
             values["params_exponent"] = law.beta / total
-            row: dict[str, float | None] = {"flops": float(budget)}
+            row: dict[str, Any] = {"flops": float(budget)}
             for name, draws in values.items():
                 low, high = self.drawn.interval(draws[1:])
                 row |= {name: float(draws[0]), f"{name}_low": low, f"{name}_high": high}
             row["tokens_exponent"] = float(1 - (1 + q) * law.beta[0] / total[0])
+            row["outside"] = outside(self.points, row)
             rows.append(row)
         return pd.DataFrame(rows)
 

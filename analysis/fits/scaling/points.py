@@ -7,7 +7,8 @@ errors, and so do runs of several lengths that branch off one shared prefix run.
 the same label in a column `model`, the bootstrap draws them together; without that column it draws
 all rows of one size together. What is not known of the points is said with every fit (`doubts`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -119,6 +120,13 @@ def at_best_settings(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         f"{number(dropped, 'run')} at worse settings left out: the best of up to {most} settings "
         f"({', '.join(varied)}) at each size and length"
     )
+
+
+def outside(points: pd.DataFrame, place: Mapping[str, Any]) -> str:
+    """Return which of `params` and `tokens` of a place lie outside those of the points, as text;
+    empty if neither does."""
+    ends = {name: (points[name].min(), points[name].max()) for name in ("params", "tokens")}
+    return ", ".join(n for n, (low, high) in ends.items() if place[n] < low or place[n] > high)
 
 
 def doubts(points: pd.DataFrame) -> list[str]:
