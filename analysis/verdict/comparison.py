@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
 from tst_study.analysis.tables.columns import Tables, rows_of, settings_of
 from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, NOT_WHOLE, eligible, excluded_row
@@ -33,6 +34,7 @@ from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.cost.compute import EQUAL_WITHIN
 from tst_study.errors import UserError
+from tst_study.text import listed
 
 SAME = ("group", "rate", "eval_set")
 """Columns in which the two runs of a pair agree, beside their FLOPs and seeds. `rate` is the
@@ -47,6 +49,8 @@ _SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate
 _SHARED += ("eval_set",)
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
 """Columns of both tables of a comparison: that of pairs and that of settings."""
+BY_CHANCE = 1e-6
+"""Equal final losses count as copies of one run if chance makes them with a lower probability."""
 COPIED_ROWS = 3
 """Equal training curves count as copies of one run if they have at least this many rows."""
 PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "gain")
@@ -199,8 +203,22 @@ def _rate_of_arm(run: Mapping[str, Any], arms: pd.DataFrame) -> float:
 
 
 def refuse_copies(tables: Tables) -> None:
-    """Raise `UserError` if two runs of different seeds have the same training curve. Copies that
-    count as further seeds would make every interval too short. Excluded runs are not looked at."""
+    """Raise `UserError` if two runs of different seeds have the same training curve, or if more
+    final losses of an arm are equal than chance makes so. Copies that count as further seeds would
+    make every interval too short. Excluded runs are not looked at."""
+    measured = tables.runs[(tables.runs["exclusion"] == "") & (tables.runs["state"] == "done")]
+    arm = ["group", "arm", "learning_rate", "eval_set"]
+    measured = measured.dropna(subset=["seed", "nats_per_token"]).drop_duplicates([*arm, "seed"])
+    repeated = measured[measured.duplicated([*arm, "nats_per_token"])][arm].drop_duplicates()
+    for _, own in measured.merge(repeated).groupby(arm, dropna=False):
+        again = own[own.duplicated("nats_per_token", keep=False)]
+        if _chance_of_repeats(own) < BY_CHANCE:
+            same = again[again["nats_per_token"] == again["nats_per_token"].iloc[0]]
+            raise UserError(
+                f"runs {listed(list(map(str, same['run_id'])), 2)}: different seeds, but the same "
+                f"final loss {same['nats_per_token'].iloc[0]:g}; remove copies, or round losses "
+                "to the digits that were measured"
+            )
     curves = tables.curves.dropna(subset="loss")
     rows = pd.util.hash_pandas_object(curves[["step", "loss"]], index=False)
     marks = rows.groupby(curves["folder"].astype(str)).agg(["sum", "size"])
@@ -216,6 +234,30 @@ def refuse_copies(tables: Tables) -> None:
                 f"runs {first!r} and {second!r}: seeds {seeds}, but the same training curve in "
                 "every row; remove the copy, or correct its seed"
             )
+
+
+def _chance_of_repeats(runs: pd.DataFrame) -> float:
+    """Return how probable it is at most that so few losses of an arm's seeds differ.
+
+    A loss is taken to be normal and to lie on a grid: the coarsest of decimals or binary digits of
+    nats, bits, bits per byte or perplexity that holds them all."""
+    losses = runs["nats_per_token"].astype(float).to_numpy()
+    scales = [(losses, 1.0), (losses / np.log(2), np.log(2)), (np.exp(losses), np.exp(-losses))]
+    per_byte = runs["bits_per_byte"].astype(float).to_numpy()
+    scales += [(per_byte, losses / per_byte)] if np.isfinite(per_byte).all() else []
+    step = 1e-9
+    for values, nats in scales:
+        for size in (*(10.0**-digits for digits in range(9)), *(2.0**-k for k in range(1, 26))):
+            if (np.abs(values / size - np.round(values / size)) < 1e-4).all():
+                step = max(step, size * float(np.mean(nats)))
+    different = np.unique(losses)
+    spread = max(float(np.std(different, ddof=1)) if len(different) > 1 else 0.0, 3e-5 * losses[0])
+    # As likely as the middle of the grid is, `places` are all: the bound is that of equal ones.
+    places, seeds = spread * math.sqrt(2 * math.pi) / step, len(losses)
+    few = math.comb(max(int(places), len(different)), len(different))
+    few *= min(1.0, len(different) / places) ** seeds
+    pairs = math.comb(seeds, 2) / (math.sqrt(2) * places)
+    return float(min(few, special.pdtrc(seeds - len(different) - 1, pairs)))
 
 
 def alike(

@@ -328,6 +328,28 @@ def test_finished_runs_without_seeds_may_have_equal_losses(tmp_path):
         compare(other, mixed)
 
 
+@pytest.mark.parametrize(
+    ("digits", "copies", "refused"),
+    [(4, 4, True), (3, 4, True), (2, 4, False), (4, 1, False), (3, 1, False), (16, 2, True)],
+)
+def test_finished_runs_that_are_copies_under_other_seeds_are_refused(
+    tmp_path, digits, copies, refused
+):
+    """Rounded losses of real seeds may be equal, those of three seeds in twelve rows may not."""
+    random = np.random.default_rng(1)
+    rows = []
+    for bag in (1, 4):
+        losses = np.tile(3.2 + 0.01 * random.standard_normal(12 // copies), copies).round(digits)
+        known = {"bag_size": bag, "step_ratio": 0.5 * (bag > 1), "learning_rate": 1e-3}
+        rows += [{"seed": seed, "loss": loss, **known} for seed, loss in enumerate(losses)]
+    tables = read_tables(finished(tmp_path, rows))
+    if refused:
+        with pytest.raises(UserError, match="different seeds, but the same final loss 3"):
+            refuse_copies(tables)
+    else:
+        refuse_copies(tables)
+
+
 def test_studies_of_one_folder_name_keep_their_own_families(tmp_path):
     plain, baseline = (Arm(name=name, setting=name) for name in ("s = 4, r = 0.2", "baseline"))
     question = Question(name="plain", arm=plain, against=baseline, family="main", primary=True)
