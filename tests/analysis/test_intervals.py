@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.verdict_coverage import MEASURED, RECORD, SPREADS
+from benchmarks.verdict_coverage import MEASURED, RECORD, SPREADS, Case
 from tests.analysis.made_runs import write_pairs
+from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
@@ -193,3 +194,14 @@ def test_documents_make_an_interval_only_where_all_runs_have_the_same_and_enough
     assert documents_of(arm([1] * 5), arm([1] * 4 + [2])) is None
     assert documents_of(arm([1] * 5), arm([1] * 5).assign(documents=None)) is None
     assert documents_of(arm([1] * 5), arm([1] * 5).drop(columns="documents")) is None
+
+
+def test_stragglers_on_one_side_are_missed_as_often_as_the_page_says():
+    covered = []
+    for seeds in (3, 12):
+        losses = Case(seeds, 1, "equal").losses(20_000)
+        late = np.random.default_rng(seeds).random((20_000, seeds)) < 4 / 42
+        pairs = losses[:, 0] + 30.0 * late - losses[:, 1]
+        half = critical_t(seeds - 1) * pairs.std(axis=1, ddof=1) / np.sqrt(seeds)
+        covered.append(np.mean(np.abs(pairs.mean(axis=1) - 30.0 * 4 / 42) <= half))
+    assert covered == pytest.approx([0.925, 0.85], abs=0.005)
