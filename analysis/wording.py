@@ -177,7 +177,7 @@ PLANNED, TIME_UNKNOWN, AFTERWARDS = "Planned", "Time unknown", "Asked afterwards
 MEANINGS = {
     PLANNED: "Registered before the runs of one side began. That proves the order, not honesty.",
     TIME_UNKNOWN: "Neither recorded times nor commits here show whether the runs came later.",
-    AFTERWARDS: "Not registered before its runs, or some are excluded: results may have shaped it.",
+    AFTERWARDS: "Not registered before its runs, or runs are excluded: results may have shaped it.",
 }
 """What the headings of questions mean, where the heading does not say it all."""
 

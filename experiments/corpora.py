@@ -148,9 +148,9 @@ class TopicalLanguage:
 
 Recipe = Books | Text | TopicalLanguage
 """A corpus that a study reads. `name` is the name of its folder in `PREPARED`. `prepare(folder)`
-makes the corpus, or does nothing if it is complete. After an interruption, `Books` and a `Text`
-continue and a `TopicalLanguage` starts over. A `Text` of the hub is never made. Raises `UserError`
-if that is not complete, and if the folder holds the corpus of another request."""
+makes the corpus, or compares one that is complete with the recipe. After an interruption, `Books`
+and a `Text` continue and a `TopicalLanguage` starts over. A `Text` of the hub is never made. Raises
+`UserError` if that is not complete, and if the folder holds the corpus of another request."""
 
 
 _LLAMA, _QWEN = "meta-llama/Meta-Llama-3-8B", "Qwen/Qwen3-30B-A3B"

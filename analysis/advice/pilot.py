@@ -47,7 +47,8 @@ BUDGET = 0.01
 """Share of the planned run's cost that a pilot may cost, unless another is given."""
 RATES = (0.5, 0.71, 1.0)
 """Learning rates that each arm tries at each size, as multiples of the rate that is expected for
-the baseline. Our superposed arms were tuned to 0.5 to 0.7 times the baseline's rate."""
+the baseline. At the baseline's rate our superposed arms ended 0.012 to 0.020 nats higher than at
+0.5 to 0.7 of it."""
 SHIFT = 0.032
 """Nats by which a gain may differ for each factor of e in size, as a 95% half-width: the t factor
 of four recorded shifts, 2.78, times their root mean square, 0.0115. They are 0.0057 and 0.0157 in

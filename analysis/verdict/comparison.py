@@ -237,7 +237,7 @@ def refuse_copies(tables: Tables) -> None:
 
 
 def _chance_of_repeats(runs: pd.DataFrame) -> float:
-    """Return how probable it is at most that so few losses of an arm's seeds differ.
+    """Return an upper bound of the probability that so few of an arm's losses differ.
 
     A loss is taken to be normal and to lie on a grid: the coarsest of decimals or binary digits of
     nats, bits, bits per byte or perplexity that holds them all."""
@@ -252,7 +252,8 @@ def _chance_of_repeats(runs: pd.DataFrame) -> float:
                 step = max(step, size * float(np.mean(nats)))
     different = np.unique(losses)
     spread = max(float(np.std(different, ddof=1)) if len(different) > 1 else 0.0, 3e-5 * losses[0])
-    # As likely as the middle of the grid is, `places` are all: the bound is that of equal ones.
+    # If all points of the grid were as likely as its middle, there would be `places` of them. The
+    # bound is for such points.
     places, seeds = spread * math.sqrt(2 * math.pi) / step, len(losses)
     few = math.comb(max(int(places), len(different)), len(different))
     few *= min(1.0, len(different) / places) ** seeds

@@ -30,7 +30,7 @@ FAMILY_SHARE = 1 / 3
 """The family's typical variance counts for at most this many degrees of freedom for each one that a
 contrast has itself. In a family of n contrasts the limit is (n − 2)/n of that. With a higher limit,
 the 95% intervals of a family whose arms differ tenfold in spread would hold together in less than
-93% of cases, the lowest of those that were simulated (`docs/research/coverage.md` has a limit)."""
+93% of cases, the lowest in the table of `docs/research/coverage.md`."""
 QUIET, APART = 0.01, 0.1
 """A contrast says nothing about the family's typical variance if its deviation is below `APART`
 times the median and lower than that of any in a family of equal ones with probability 1 − `QUIET`.

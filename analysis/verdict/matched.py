@@ -113,8 +113,8 @@ WORTH += ("flops_ratio", "low", "high", "note")
 
 
 def worth(kept: pd.DataFrame, lost: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
-    """Answer the questions of an equal loss: to how many baseline steps an arm's loss is worth, as
-    in `matched`, with intervals that hold together for those of a family. `kept`, `lost`:
+    """Answer the questions of an equal loss: how many baseline steps an arm's loss is worth, as in
+    `matched`, with intervals that hold together for those of a family. `kept`, `lost`:
     those of a `Comparison`. Raises `UserError` if an arm has several lengths."""
     asked = [question for question in questions if question.matched == "loss"]
     families = Counter(question.family for question in asked)

@@ -358,10 +358,10 @@ def register(
     before are kept in `Registration.seeds`. Every other change makes a new registration.
 
     archives: where a question that a new folder does not hold may have been registered before.
-    files: the study's file, its base and the Python that it imports; none for a study of this
-    package. asks: what the study asks, in words. A question that names no commit gets that of the
-    files' repository, if all of them are tracked and unmodified there; without files, that of this
-    package's checkout, unless it has uncommitted changes.
+    files: the study's file, its base, the Python that it imports and the modules of losses of its
+    own; none for a study of this package. asks: what the study asks, in words. A question that
+    names no commit gets that of the files' repository, if all of them are tracked and unmodified
+    there; without files, that of this package's checkout, unless it has uncommitted changes.
 
     Raises `UserError` if the folder has questions, but none of the names of these.
     """

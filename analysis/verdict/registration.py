@@ -1,10 +1,11 @@
 """Whether a question was registered before the runs that answer it began.
 
 A question is planned if all measured runs of one side at least, of the arm or of what it is
-compared with, first started after the question was registered. Shared prefix runs do not count. Of
-runs whose starts were not recorded, the code that was launched must descend from the commit that
-holds the question. Everything else was asked afterwards, or its time is unknown. This proves the
-order of things, as the files state it, and no one's honesty.
+compared with, first started after the question was registered, and none but diverged ones was
+excluded by hand. Shared prefix runs do not count. Of runs whose starts were not recorded, the code
+that was launched must descend from the commit that holds the question. Everything else was asked
+afterwards, or its time is unknown. This proves the order of things, as the files state it, and no
+one's honesty.
 """
 
 import json

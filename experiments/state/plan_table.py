@@ -366,7 +366,10 @@ def _families(study: Study, runs: Sequence[PlannedRun]) -> dict[str, tuple[int, 
 def _own_deviation(study: Study) -> tuple[float, str]:
     """Return the deviation of a paired difference over the seeds of the study's finished runs, at
     the upper end of what these leave open, and where it is from."""
-    usual = USUAL_DEVIATION, "as in our campaign at 0.23 million parameters; --deviation sets it"
+    usual = (
+        USUAL_DEVIATION,
+        "which six of eight arms of our second campaign did not exceed; --deviation sets it",
+    )
     if not study.questions or not folders_below(study.folder):
         return usual
     from tst_study.analysis.tables.source import load
@@ -388,7 +391,9 @@ def _own_deviation(study: Study) -> tuple[float, str]:
     deviation = math.sqrt(sum(each.var() for each in known) / len(known))
     # The questions share baselines, so together they count as the one with the fewest pairs.
     freedom = min(map(len, known)) - 1
-    return deviation_at_most(deviation, freedom), "at most, by this study's finished pairs (80%)"
+    return deviation_at_most(
+        deviation, freedom
+    ), "the most that this study's finished pairs leave open (80%)"
 
 
 def changes(planner: Planner, other: Planner) -> list[str]:

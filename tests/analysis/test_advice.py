@@ -70,8 +70,8 @@ def test_the_committed_gains_are_those_of_our_archives() -> None:
 
 
 def test_which_arms_of_ours_are_shown_to_gain_over_a_tuned_baseline() -> None:
-    """Output only, with 1.07 million weights. The screen says so, and that superposed arms had 0.5
-    to 0.7 times the baseline's rate, and at that rate itself were worse by 0.012 to 0.020."""
+    """Output only, with 1.07 million weights. The screen says so, and that superposed arms at the
+    baseline's rate ended 0.012 to 0.020 nats higher than at 0.5 to 0.7 of it."""
     tuned = [row for row in published.evidence()["own"] if "tuned baseline" in row["source"]]
     assert [row["seeds"] for row in tuned] == [20, 12, 12, 12, 12]
     what = ["batch and rate"] * 3 + ["", "rate"]  # half as long: the rates of the full length
@@ -559,7 +559,7 @@ def test_the_stop_rule_goes_stops_or_asks_for_more(
     worth = 0.603 * (1.024**-0.439) * (1 - 1.05**-0.439)
     assert f"{worth:.2g}" in first
     assert "Without your runs: not known" in second
-    assert f"({scatter:.4f})" in second
+    assert f"replaces ours: {scatter:.4f}," in second
     most = scatter * math.sqrt((seeds - 1) / stats.chi2.ppf(0.2, seeds - 1))
     assert f"pairs scatter by {most:.4f} (at most, by your runs)" in str(advice.sections)
 

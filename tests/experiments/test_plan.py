@@ -130,7 +130,7 @@ def test_what_seeds_detect_is_said_in_nats_and_the_other_way_round(tmp_path):
     first, last = lines(seeded(3))
     least = 0.011 * (smallest_detectable(3) or 0)
     assert f"1 question, 3 seeds: they detect a gain of {least:.2g} nats" in first
-    assert "0.011 nats, as in our campaign" in last
+    assert "0.011 nats, which six of eight arms of our second campaign" in last
     more = [
         *seeded(4),
         example("superposition={bag_size=2,step_ratio=0.2}", "name=pilot", "seed=0", "role=pilot"),
@@ -163,7 +163,7 @@ def test_what_seeds_detect_is_said_in_nats_and_the_other_way_round(tmp_path):
     )
     most = 0.01 / 2**0.5 / stats.chi2.ppf(0.2, 1) ** 0.5
     last = lines(seeded(3), two)[-1]
-    assert f"{most:.3g} nats, at most, by this study's finished pairs" in last
+    assert f"{most:.3g} nats, the most that this study's finished pairs" in last
 
 
 def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(

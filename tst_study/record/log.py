@@ -16,7 +16,7 @@ from tst_study.record.reader import State, read
 from tst_study.record.trackers import Trackers
 from tst_study.record.writer import RunWriter, header_of, write_status
 
-HEARTBEAT_SECONDS = 2.0
+STATUS_SECONDS = 2.0
 """Rows of `Metrics` and the progress of an evaluation update `status.json` at most once in this
 number of seconds. The last row, checkpoints, and the start and the end of a launch always update
 it."""
@@ -68,7 +68,7 @@ class RunLog:
 
     def __init__(self, writer: RunWriter, line: Progress, trackers: Trackers) -> None:
         self._writer, self._line, self._trackers = writer, line, trackers
-        self._last_heartbeat = float("-inf")
+        self._last_status = float("-inf")
 
     def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
         """Begin this launch's segment of the record.
@@ -93,21 +93,21 @@ class RunLog:
         self._writer.metrics({"segment": self._writer.segment, **row})
         self._trackers.row("training", row)
         now = self._line.show(row)
-        if last or self._beats():
+        if last or self._is_due():
             self._writer.status("running", **now)
 
     def evaluating(self, step: int, tokens: int, of: int) -> None:
         """Show that `tokens` of `of` held-out tokens have been evaluated."""
         facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
         self._line.tell(facts)
-        if self._beats():
+        if self._is_due():
             self._writer.status("running", step, facts)
 
-    def _beats(self) -> bool:
-        """Return whether `HEARTBEAT_SECONDS` have passed since this last returned True."""
+    def _is_due(self) -> bool:
+        """Return whether `STATUS_SECONDS` have passed since this last returned True."""
         now = time.monotonic()
-        due = now - self._last_heartbeat >= HEARTBEAT_SECONDS
-        self._last_heartbeat = now if due else self._last_heartbeat
+        due = now - self._last_status >= STATUS_SECONDS
+        self._last_status = now if due else self._last_status
         return due
 
     def evaluation(self, row: dict[str, Any]) -> None:

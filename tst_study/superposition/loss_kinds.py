@@ -162,7 +162,7 @@ LOSSES: dict[str, type[BagLoss]] = {
 LossSetting: TypeAlias = BagLossKind | Mapping[str, Any] | BagLoss
 """The name of a loss, a table with its name as `kind` and its parameters, or the loss itself. A
 `kind` such as `my_losses:Focal` is a subclass of `BagLoss` in a module of one's own, which may lie
-in the working directory."""
+in the working directory or beside a study's file."""
 
 
 def is_own(setting: Any) -> bool:
