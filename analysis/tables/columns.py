@@ -164,7 +164,7 @@ def typed(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
     for column in columns:
         values = table[column.name]
         if column.kind in ("text", "json"):
-            table[column.name] = values.astype("str")
+            table[column.name] = values.astype("str").where(values.notna())
         elif column.kind == "truth" and not values.isna().any():
             table[column.name] = values.astype(bool)
         elif column.kind in ("number", "whole"):

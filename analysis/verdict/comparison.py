@@ -389,7 +389,7 @@ def _settings(
     for members, first, name in zip(ordered, firsts, names, strict=True):
         against = alike(baselines, first, SAME)
         against = against[
-            np.isclose(against["flops"].astype(float), first["flops"], EQUAL_WITHIN, 0)
+            np.isclose(against["flops"].astype(float), float(first["flops"]), EQUAL_WITHIN, 0)
         ]
         own = kept[kept["folder"].isin([pair["superposed_folder"] for pair in members])]
         tried = alike(lost, first, SAME[:2])
