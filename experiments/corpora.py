@@ -1,6 +1,7 @@
 """The corpora that studies read, and how each is made. The small ones need no download."""
 
 from dataclasses import dataclass, replace
+from glob import glob
 from pathlib import Path
 from shlex import quote
 from typing import Self
@@ -71,10 +72,15 @@ class Text(TextSource):
     name: FolderName
 
     def placed(self, home: Path) -> Self:
-        """Return a copy in which paths of files start from `home`; other sources and tokenizers
-        keep their names."""
+        """Return a copy in which paths and globs of files start from `home`; other sources and
+        tokenizers keep their names."""
         files = {"source": home / self.source, "tokenizer": home / self.tokenizer}
-        return self.model_copy(update={k: str(path) for k, path in files.items() if path.exists()})
+        there = {
+            key: str(path)
+            for key, path in files.items()
+            if path.exists() or glob(str(path), recursive=True)
+        }
+        return self.model_copy(update=there)
 
     def first(self, gigabytes: int) -> Self:
         """Return the first gigabytes of a text of the hub, as a text of its own."""

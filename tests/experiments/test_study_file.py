@@ -203,7 +203,7 @@ def test_paths_start_from_the_file_wherever_the_command_is_run(tmp_path, monkeyp
 
 
 def test_a_text_with_a_recipe_is_made_from_the_lab_s_file(tmp_path):
-    text = '[text.ours]\nsource = "mytext.jsonl"\ntokenizer = "bpe:262"\n'
+    text = '[text.ours]\nsource = "my*.jsonl"\ntokenizer = "bpe:262"\n'
     lab = tmp_path / "lab"
     ours = study(lab, GRID + text)
     lines = (f'{{"text": "{n} {"some words of ours " * 9}"}}\n' for n in range(900))
@@ -213,7 +213,7 @@ def test_a_text_with_a_recipe_is_made_from_the_lab_s_file(tmp_path):
     assert (lab / "prepared" / "ours" / "tokenizer.json").exists()
     assert [path.name for path in (lab / "prepared").iterdir()] == ["ours"]
     prepare(ours)
-    other = '[text.ours]\nsource = "mytext.jsonl"\ntokenizer = "bytes"\n'
+    other = '[text.ours]\nsource = "my*.jsonl"\ntokenizer = "bytes"\n'
     with pytest.raises(UserError, match=r"belongs to another .*tokenizer: 'bpe:262', now 'bytes'"):
         prepare(study(lab, GRID + other))
     (lab / "mytext.jsonl").unlink()
