@@ -74,12 +74,8 @@ class Text(TextSource):
     def placed(self, home: Path) -> Self:
         """Return a copy in which paths and globs of files start from `home`; other sources and
         tokenizers keep their names."""
-        files = {"source": home / self.source, "tokenizer": home / self.tokenizer}
-        there = {
-            key: str(path)
-            for key, path in files.items()
-            if path.exists() or glob(str(path), recursive=True)
-        }
+        files = {key: str(home / getattr(self, key)) for key in ("source", "tokenizer")}
+        there = {k: v for k, v in files.items() if Path(v).exists() or glob(v, recursive=True)}
         return self.model_copy(update=there)
 
     def first(self, gigabytes: int) -> Self:
