@@ -30,6 +30,7 @@ from tst_study.experiments.run_process import (
 )
 from tst_study.process.host import leave
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variable
+from tst_study.superposition.loss_kinds import is_own
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 """Signals that stop a rank. Whenever the trainer does not handle them itself, they raise
@@ -92,10 +93,10 @@ def _say(folder: Path, ended: Exit) -> Exit:
 def _find_loss(config: Config, copies: Path) -> None:
     """Have a loss of the user's own imported from the copy of the study's files, if it is there."""
     loss = config.superposition.loss
-    place = (
-        Path(*str(loss["kind"]).partition(":")[0].split(".")) if isinstance(loss, dict) else None
-    )
-    for file in (place.with_suffix(".py"), place / "__init__.py") if place else ():
+    if not (isinstance(loss, dict) and is_own(loss)):
+        return
+    module = Path(*str(loss["kind"]).partition(":")[0].split("."))
+    for file in (module.with_suffix(".py"), module / "__init__.py"):
         sys.path[:0] = [str(path.parents[len(file.parts) - 1]) for path in copies.rglob(str(file))]
 
 

@@ -431,10 +431,8 @@ def by_looks(same: Sequence[Measured]) -> Measured:
     Its interval is widened so that those of all looks that the rule allows hold together
     (Bonferroni). The first look was at the fewest pairs that a registered question named. Where
     none is registered, an earlier look is possible, so two are allowed for."""
-    last, first = (
-        max(same, key=lambda one: one.seeds),
-        min((one.first for one in same if one.first), default=0),
-    )
+    last = max(same, key=lambda one: one.seeds)
+    first = min((one.first for one in same if one.first), default=0)
     free, nats = last.seeds - 1, last.gain.nats or 0.0
     wider = critical_t(free, StopRule.looks(first)) / critical_t(free)
     low, high = (nats + wider * ((end or 0.0) - nats) for end in (last.gain.low, last.gain.high))

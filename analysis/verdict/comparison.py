@@ -211,8 +211,8 @@ def refuse_copies(tables: Tables) -> None:
     measured = measured.dropna(subset=["seed", "nats_per_token"]).drop_duplicates([*arm, "seed"])
     repeated = measured[measured.duplicated([*arm, "nats_per_token"])][arm].drop_duplicates()
     for _, own in measured.merge(repeated).groupby(arm, dropna=False):
-        again = own[own.duplicated("nats_per_token", keep=False)]
         if _chance_of_repeats(own) < BY_CHANCE:
+            again = own[own.duplicated("nats_per_token", keep=False)]
             same = again[again["nats_per_token"] == again["nats_per_token"].iloc[0]]
             raise UserError(
                 f"runs {listed(list(map(str, same['run_id'])), 2)}: different seeds, but the same "

@@ -46,7 +46,7 @@ Verdict = Literal[
     "no pair yet",
 ]
 ALSO_SEEN = "Also seen"
-UNSTABLE_FROM, UNSTABLE_SHARE = 2, 5
+UNSTABLE_FROM, UNSTABLE_ONE_IN = 2, 5
 """An arm is unstable if this many of its seeds diverged, or one in so many, whichever comes first.
 Then an interval, which is that of the seeds that are left, decides nothing."""
 
@@ -279,7 +279,7 @@ def unstable(arm: tuple[int, int], against: tuple[int, int]) -> Verdict | None:
     `arm`, `against`: the number of runs that diverged, and of those that did not."""
     said: tuple[Verdict, ...] = ("unstable", "unstable comparison arm: no claim")
     for verdict, (diverged, others) in zip(said, (arm, against), strict=True):
-        if diverged >= UNSTABLE_FROM or 0 < diverged + others <= diverged * UNSTABLE_SHARE:
+        if diverged >= UNSTABLE_FROM or 0 < diverged + others <= diverged * UNSTABLE_ONE_IN:
             return verdict
     return None
 

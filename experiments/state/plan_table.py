@@ -391,9 +391,8 @@ def _own_deviation(study: Study) -> tuple[float, str]:
     deviation = math.sqrt(sum(each.var() for each in known) / len(known))
     # The questions share baselines, so together they count as the one with the fewest pairs.
     freedom = min(map(len, known)) - 1
-    return deviation_at_most(
-        deviation, freedom
-    ), "the most that this study's finished pairs leave open (80%)"
+    source = "the most that this study's finished pairs leave open (80%)"
+    return deviation_at_most(deviation, freedom), source
 
 
 def changes(planner: Planner, other: Planner) -> list[str]:
