@@ -87,8 +87,9 @@ class Cluster:
     def kill_node(self, node: str) -> None:
         """A node dies with everything on it: its slurmd and what its jobs run."""
         self.kill(node)
-        for process in _processes_of(self.folder, node):
-            _signal(process, signal.SIGKILL)
+        while processes := _processes_of(self.folder, node):  # also what these had just begun
+            for process in processes:
+                _signal(process, signal.SIGKILL)
 
     def kill_tasks(self, job: str, of: bytes = b"", but: bytes = b"\0none\0") -> int:
         """SIGKILL what a job `123_4` runs, or those of its processes whose command lines hold one
@@ -117,9 +118,19 @@ class Cluster:
                     os.rmdir(folder)
 
     def run(self, *command: str, words: str = "") -> str:
+        return self._called(*command, words=words).stdout.strip()
+
+    def control(self, *words: str) -> None:
+        """Tell the controller, which may be too busy for an answer, until it has heard."""
+        deadline = time.monotonic() + START_SECONDS
+        while (done := self._called("scontrol", *words)).returncode:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"scontrol {' '.join(words)}: {done.stderr.strip()}")
+            time.sleep(1.0)
+
+    def _called(self, *command: str, words: str = "") -> "subprocess.CompletedProcess[str]":
         environment = os.environ | self.environment
-        done = subprocess.run(command, env=environment, input=words, capture_output=True, text=True)
-        return done.stdout.strip()
+        return subprocess.run(command, env=environment, input=words, capture_output=True, text=True)
 
     def idle_nodes(self) -> int:
         out = self.run("sinfo", "-h", "-N", "-p", "main", "-t", "idle", "-o", "%N")

@@ -56,13 +56,19 @@ def wait_until(condition: Callable[[], bool], seconds: float = 600.0) -> None:
 
 
 def wait_for_end(root: Path, seconds: float = 180.0) -> None:
-    """Until no job of the study is left in the queue."""
+    """Until no job of the study is left in the queue; a job that is put back into it may be missing
+    for a moment."""
 
     def ended() -> bool:
         ours = {array.folder.name for array in submission.all_of(root)}
         return not any(job.is_active for key, job in in_the_queue().items() if key[0] in ours)
 
     wait_until(ended, seconds)
+    if not all(
+        run_record.is_over(root / run) for one in submission.all_of(root) for run in one.runs
+    ):
+        time.sleep(submission.SECOND_LOOK)
+        wait_until(ended, seconds)
 
 
 def test_arrays_are_as_large_as_slurm_takes_them(tmp_path, monkeypatch):

@@ -48,11 +48,11 @@ def moved(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
         submit(seeded(*MOVED), root, profile(resources=Resources(time="1"), signal_seconds=4))
         wait_until(lambda: all(is_training(root, name, 2) for name in MOVED))
         longer, suspended = (row.job for row in rows(seeded(*MOVED), root))
-        running_cluster.run("scontrol", "update", f"JobId={longer}", "TimeLimit=9")
-        running_cluster.run("scontrol", "suspend", suspended)
+        running_cluster.control("update", f"JobId={longer}", "TimeLimit=9")
+        running_cluster.control("suspend", suspended)
         (row,) = (row for row in rows(seeded(*MOVED), root) if row.job == suspended)
         assert (row.state, "SUSPENDED" in row.message) == ("running", True)
-    Timer(70.0, running_cluster.run, ("scontrol", "resume", suspended)).start()
+    Timer(70.0, running_cluster.control, ("resume", suspended)).start()
     return root
 
 
@@ -73,7 +73,7 @@ def test_scontrol_requeue_and_a_dead_node_resume_from_disk(cluster, tmp_path):
     submit(seeded(*names), tmp_path, profile(resources=Resources(time="10", cpus_per_task=8)))
 
     def requeue(job: str) -> None:
-        cluster.run("scontrol", "requeue", job)
+        cluster.control("requeue", job)
 
     def lose_its_node(job: str) -> None:
         node = cluster.run("squeue", "-h", f"-j{job}", "-o%N")

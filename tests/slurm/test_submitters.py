@@ -132,7 +132,7 @@ def test_jobs_of_another_user_are_named_adopted_and_left(cluster, monkeypatch):
     text = configuration.read_text()
     for private in ("jobs", "none"):
         configuration.write_text(f"{text}PrivateData={private}\n")
-        cluster.run("scontrol", "reconfigure")
+        cluster.control("reconfigure")
         assert forked(look) == 0
     assert len(cancel_runs(root, "")) == 3
     wait_for_end(root)
