@@ -1,14 +1,15 @@
-# The two commands: `make study` and `make test`. Both set up a `.venv` in this checkout first.
+# Begin with `make study` or `make test`. Both first set up a `.venv` in this checkout.
 #
 #   make study [SCALE=smoke|quick|laptop|desktop] [ARGS="--parallel 1"]
-#   make test      the default suite         make test-all   the slow tests too
+#   make setup     the .venv alone
+#   make test      the default suite         make test-all   all but Slurm's
 #   make test-slurm  a real Slurm, started on this machine from Debian's packages
 #   make test-input  hundreds of bad inputs and damaged files, each with its answer
-#   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
-#   make docs      the generated parts of docs/ again, from the code and the records
-#   make sizes     how large the house is, against its ceilings
+#   make check     ruff and mypy             make figures    draws SCALE's figures again
+#   make docs      writes the generated parts of docs/ again
+#   make sizes     how large the package is, against its goals
 #   make gpu [MINUTES=9] [TO=FOLDER]  checks and measurements on a machine with one GPU
-#   make clean     caches of the tools; runs/ and prepared/ stay
+#   make clean     deletes caches of the tools; runs/ and prepared/ stay
 
 SCALE ?= quick
 ARGS ?=

@@ -318,7 +318,7 @@ def detectable(
     known, source = (deviation, "as given") if deviation else stated or _own_deviation(study)
     lines = []
     for family, (count, seeds) in families.items():
-        name = f"{family}: {count} question{'s' * (count > 1)}, {seeds} seeds"
+        name = f"{family}: {count} question{'s' * (count > 1)}, {seeds} seed{'s' * (seeds != 1)}"
         if seeds < FEWEST_SEEDS:
             lines.append(
                 f"{name}. Verdicts need {FEWEST_SEEDS}; fewer allow no claim, and seeds that are "

@@ -193,7 +193,7 @@ def test_a_plan_needs_neither_corpora_nor_runs(tmp_path, monkeypatch):
     assert any("GPU-hours of B200" in line and "(3 per GPU-hour)" in line for line in text)
     assert any("At 40% MFU" in line for line in text)
     head = text[: text.index("", 3)]
-    assert any("1 seeds. Verdicts need 3" in line for line in head)
+    assert any(", 1 seed. Verdicts need 3" in line for line in head)
     assert any(line.startswith("prepared/dclm-llama3: not prepared yet;") for line in head)
 
 
