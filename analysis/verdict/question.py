@@ -12,6 +12,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -375,7 +376,7 @@ def register(
     now = Registration(time=datetime.now(UTC), files=content if files else None)
     code = code_version()
     commit = commit_of(files) if files else None if code["dirty"] else code["commit"]
-    ended = _has_ended(folder) if there else bool(known)
+    ended = any(map(_has_ended, find_run_folders(folder))) if there else bool(known)
     stamped = []
     for question, old in zip(questions, earlier, strict=True):
         stamp = {"registered": question.registered or commit, "registration": now}
@@ -401,12 +402,11 @@ def _earlier(question: Question, there: Sequence[Question]) -> Question | None:
     return max(same, key=lambda one: (_seeds(one) == own, one.name == question.name), default=None)
 
 
-def _has_ended(folder: Path) -> bool:
-    """Return whether a measured run in a folder has ended."""
-    return any(
-        is_over(run) and read_header(run)["role"] not in ("trunk", "pilot")
-        for run in find_run_folders(folder)
-    )
+def _has_ended(run: Path) -> bool:
+    """Return whether a run is measured and has ended; True if its record is damaged."""
+    with suppress(UserError):
+        return is_over(run) and read_header(run)["role"] not in ("trunk", "pilot")
+    return True
 
 
 def _write(folder: Path, questions: Sequence[Question], asks: str) -> None:

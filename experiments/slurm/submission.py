@@ -226,7 +226,7 @@ def tasks(root: Path, seconds: float = 0.0) -> Iterator[tuple[str, Job]]:
     seconds = max([seconds, *(each.origin.seconds for each in submissions)])
     known = in_the_queue(submissions, seconds) if submissions else {}
     names = {submission.folder.name for submission in submissions}
-    open_ = (run for each in submissions for run in each.runs if not is_over(root / run))
+    open_ = (_is_open(root / run) for each in submissions for run in each.runs)
     if names.isdisjoint(name for name, _ in known) and any(open_):
         time.sleep(SECOND_LOOK)
         known = in_the_queue(submissions, seconds)
@@ -245,6 +245,13 @@ def tasks(root: Path, seconds: float = 0.0) -> Iterator[tuple[str, Job]]:
                 if is_away or (owner and "jobs" in here.get("PrivateData", "")):
                     job = Job(f"{id}_{place}", "queued")
             yield run, replace(job or Job(f"{id}_{place}", "ended"), owner=owner)
+
+
+def _is_open(folder: Path) -> bool:
+    """Return whether a run is not over; True if its status is damaged."""
+    with suppress(UserError):
+        return not is_over(folder)
+    return True
 
 
 def known_jobs(root: Path, seconds: float = 0.0) -> dict[str, Job]:

@@ -5,6 +5,7 @@ none that is reached through a symbolic link."""
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,11 +67,10 @@ def delete(
 def _is_over(folder: Path) -> bool:
     """Return whether a run is done or has diverged; False if its record is damaged, so that all its
     checkpoints are kept."""
-    try:
+    with suppress(UserError):
         run_record.read_header(folder)
         return run_record.is_over(folder)
-    except UserError:
-        return False
+    return False
 
 
 def _checkpoints(

@@ -18,13 +18,13 @@ from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import read_questions, register
 from tst_study.atomic_files import write_json
 from tst_study.config.identity import fingerprint
-from tst_study.config.schema import Config, to_dict, to_toml
+from tst_study.config.schema import Config, to_dict
 from tst_study.config.schema import load as load_config
 from tst_study.cost.compute import count_flops
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planner import Planner, prepare
-from tst_study.experiments.run_process import config_path
+from tst_study.experiments.run_process import write_config
 from tst_study.experiments.state.collect import keep_existing, mark_left
 from tst_study.experiments.state.plan_table import table
 from tst_study.experiments.studies.catalogue import STUDIES, load
@@ -520,8 +520,7 @@ def test_runs_that_a_changed_file_asks_for_no_more_are_listed_until_it_asks_agai
     grid = 'study = "ours"\nbase = "run.toml"\nseeds = [0, 1]\n[arms]\nbaseline = {}\n'
     ours = study(tmp_path, grid)
     for run in Planner(ours).decided():
-        config_path(run.folder).parent.mkdir(parents=True)
-        config_path(run.folder).write_text(to_toml(run.config))
+        write_config(run.config, run.folder)
     listed = ours.folder / "no_longer_asked.csv"
     mark_left(ours)
     assert not listed.exists()

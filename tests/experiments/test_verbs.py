@@ -17,8 +17,8 @@ from tests.input.answers import answer, refusal
 from tests.record.test_record import DATA, evaluation, metrics, open_run
 from tst_study import file_lock
 from tst_study.analysis.tables import source
+from tst_study.analysis.verdict.question import register
 from tst_study.checkpoints.places import checkpoint_steps
-from tst_study.config.schema import to_toml
 from tst_study.data import run_data
 from tst_study.errors import UserError
 from tst_study.experiments import cli
@@ -82,6 +82,8 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(tmp_path, monkeypatch):
         collect(tmp_path, partial(rows_of_study, study))
     )
     assert stopped(study, "")(bad)
+    for _ in range(2):  # the second time it matters whether a run has ended
+        register(tmp_path, load("tuned", "smoke").questions)
     queue = launch(study, Options(), target=fake_training.run)
     assert {run.run_id for run in queue.over.values()} == {good.run_id}
     why = {run.run_id: why for run, why in queue.failed.values()}
@@ -226,8 +228,7 @@ def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(tmp_path
     prefix, first, last, submitted = planning.decided()
     for run in (prefix, first):
         begin(run, "done")
-    (submitted.folder / "job").mkdir(parents=True)
-    (submitted.folder / "job" / "config.toml").write_text(to_toml(submitted.config))
+    write_config(submitted.config, submitted.folder)
 
     def cleaned(planning: Planner | None) -> set[str]:
         return {found.path.parent.parent.name for found in not_needed(tmp_path, planning)}

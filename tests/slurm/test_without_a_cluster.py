@@ -502,7 +502,6 @@ def test_an_array_that_was_left_held_and_is_over_is_not_let_go(tmp_path, program
 @pytest.mark.usefixtures("without_data")
 def test_a_damaged_run_is_not_submitted_and_all_others_are(tmp_path, programs, capsys):
     site(programs)
-    says(programs / "sbatch", "echo 12")
     study = at(study_of(config("a"), config("b", "seed=2")), tmp_path / "runs")
     bad, good = Planner(study).decided()
     bad.folder.mkdir(parents=True)
@@ -514,6 +513,8 @@ def test_a_damaged_run_is_not_submitted_and_all_others_are(tmp_path, programs, c
     assert f"not submitted: {bad.run_id}: {bad.folder}/run.json: is damaged (Invalid JSON" in said
     (array,) = submission.all_of(study.folder)
     assert array.runs == (good.run_id,)
+    (good.folder / "status.json").touch()  # damaged, too, when Slurm has forgotten its job
+    assert Slurm(Options()).jobs(study.folder)[good.run_id].state == "ended"
 
 
 def test_percent_signs_are_none_of_slurms_patterns(tmp_path, monkeypatch):
