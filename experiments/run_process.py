@@ -108,17 +108,16 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
 
 
 def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:
-    """Train one rank of a run, unless the run is over, and return the exit status. The first rank
-    holds the run's lock meanwhile, and records the run's state.
+    """Train one rank of a run, unless the run is over or cancelled, and return the exit status. The
+    first rank holds the run's lock meanwhile, and records the run's state.
 
     `lock_seconds`: how long to wait for another process that holds the lock.
     """
     if rank:
-        return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=False)
+        return _train(config, folder, speaks=False)
     try:
         with file_lock.hold(folder, lock_seconds):
-            # Another launcher may just have brought the run to its end.
-            return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=True)
+            return _train(config, folder, speaks=True)
     except file_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
@@ -133,6 +132,10 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
     the run's config and status; exactly one of the ranks must."""
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} process {os.getpid()}: {folder}", flush=True)
     try:
+        if run_record.is_over(folder):  # another launcher may just have brought the run to its end
+            return Exit.OVER
+        if cancel_mark(folder).exists():  # the user cancelled it while this process was started
+            return Exit.PREEMPTED
         if speaks:
             mark(folder, config, "running", "starting")
             write_config(config, folder)

@@ -35,9 +35,9 @@ from tst_study.experiments.local import queue as local_queue
 from tst_study.experiments.local.local_launcher import Local
 from tst_study.experiments.local.progress import _summary
 from tst_study.experiments.local.queue import Queue, StoppedError, launch
-from tst_study.experiments.plan.planned_run import state
+from tst_study.experiments.plan.planned_run import PlannedRun, state
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.run_process import Exit, train_rank
+from tst_study.experiments.run_process import Exit, Rank, cancel_mark, train_rank
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.plan_table import table
 from tst_study.experiments.studies.catalogue import load
@@ -339,7 +339,6 @@ def test_a_failure_for_want_of_another_rank_may_pass(tmp_path, monkeypatch):
 
     fake = SimpleNamespace(train=fail)
     monkeypatch.setitem(sys.modules, "tst_study.train", fake)  # type: ignore[arg-type]
-    (tmp_path / "job").mkdir()
     assert train_rank(config("one"), tmp_path, 0) == Exit.CRASHED
 
 
@@ -382,17 +381,11 @@ def test_a_wanted_run_gets_a_prefix_run_that_results_add(tmp_path):
     def grows(results: Results) -> list[Config]:
         return [first, own] if results.held_out(first) is None else [first, own, more]
 
-    def in_time(queue: Queue) -> None:
-        assert time.monotonic() < end
+    def wanted(run: PlannedRun) -> bool:
+        return run.config.name in ("run_3", "run_2")
 
-    study, end = replace(study_of(), runs=grows, folder=tmp_path), time.monotonic() + 3600
-    launch(
-        study,
-        Options(parallel=1),
-        in_time,
-        lambda run: run.config.name in ("run_3", "run_2"),
-        fake_training.run,
-    )
+    study = replace(study_of(), runs=grows, folder=tmp_path)
+    launch(study, Options(parallel=1), wanted=wanted, target=fake_training.run)
     assert launches(tmp_path) == {"run_3": 1, "trunk-s4-20steps-seed0": 1, "run_2": 1}
 
 
@@ -428,6 +421,18 @@ def test_folder_of_another_run_is_refused(tmp_path):
     path.write_text(json.dumps({**header, "fingerprint": "0" * 64}))
     with pytest.raises(UserError, match=r"holds run 0{16}, not [0-9a-f]{16} of this study"):
         submit(study, tmp_path)
+
+def cancelled_first(config: Config, folder: Path, rank: Rank) -> None:
+    """As if `cancel` had come while this process was on its way."""
+    cancel_mark(folder).touch()
+    fake_training.run(config, folder, rank)
+
+
+def test_a_run_that_is_cancelled_as_it_starts_is_not_trained(tmp_path):
+    queue = launch(at(study_of(config("run")), tmp_path), Options(), target=cancelled_first)
+    assert [why for _, why in queue.failed.values()] == ["cancelled"]
+    assert launches(tmp_path) == {}
+
 
 
 @pytest.mark.parametrize(
