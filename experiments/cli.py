@@ -221,7 +221,8 @@ def submit(
 
     sources, pattern = _sources(study)
     chosen = load(sources, scale, runs, not no_share, recorded)
-    options = Options(parallel, processes, profile, dry_run, top_up, tuple(sys.argv[1:]))
+    command = tuple(sys.argv[1:])
+    options = Options(parallel, processes, profile, dry_run, top_up, command, bool(pattern))
     wanted = [lambda run: matches(run.run_id, pattern)] if pattern else []
     raise typer.Exit(_submitted(chosen, launcher, options, *wanted))
 

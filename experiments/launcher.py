@@ -140,6 +140,8 @@ class Options:
     command: tuple[str, ...] = ()
     """The words after `tst-study` that submit the study, so that a job can do so later; empty if
     they are not known."""
+    is_part: bool = False
+    """Whether these words name only some of the study's runs."""
 
 
 def launcher_of(name: str | None, options: Options = Options()) -> Launcher:

@@ -47,7 +47,8 @@ def arranged(
     if options.dry:
         return "a last small job will submit them"
     path = study.folder / submission.FOLDER / COMMAND
-    if options.command:
+    # Whoever submits some runs again does not give up the others.
+    if options.command and not (options.is_part and command_of(study.folder)):
         path.parent.mkdir(parents=True, exist_ok=True)
         others = (word for word in options.command if word != "--top-up")
         write_json(path, [*others, "--top-up"])

@@ -144,6 +144,9 @@ def test_what_submits_further_runs_waits_for_all_active_jobs_and_is_replaced_by_
         assert follow_up.arranged(*given, is_new=False).startswith("job 14 submits them")
         assert not asked.exists()
         assert follow_up.arranged(*given, is_new=True).startswith("job 15 submits them")
+        part = Options(command=("submit", "ours", "pilot"), is_part=True)
+        told = follow_up.arranged(study, Profile(), part, *given[3:], is_new=False)
+    assert told == "job 14 submits them; or do so by: tst-study submit ours --top-up"
     said = ["#SBATCH --dependency=afterany:12,singleton", "cancel 14_0"]
     assert asked.read_text().splitlines() == said
 
