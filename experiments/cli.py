@@ -330,10 +330,8 @@ def cancel(study: ArgumentsOrFolder, scale: ScaleName = None, runs: RunsFolder =
 
     _, root, pattern = _place(study, scale, runs)
     cancelled = cancel_runs(root, pattern)
-    matching = f" that matches {pattern!r}" if pattern else ""
-    nothing = (
-        f"nothing to cancel: no run{matching} is queued, or running on this machine, in {root}"
-    )
+    which = f"run that matches {pattern!r}" if pattern else "run"
+    nothing = f"nothing to cancel: no {which} is queued, or running on this machine, in {root}"
     print(*cancelled, f"{len(cancelled)} cancelled" if cancelled else nothing, sep="\n")
 
 

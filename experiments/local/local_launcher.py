@@ -20,7 +20,7 @@ from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.plan.planner import prepare
 from tst_study.experiments.run_process import cancel_mark, log_path
-from tst_study.experiments.state.collect import collect
+from tst_study.experiments.state.collect import collect, mark_left
 from tst_study.experiments.state.status import folders_below, row, rows_of_study
 from tst_study.experiments.study import Study
 from tst_study.record.reader import FINAL_STATES
@@ -58,10 +58,10 @@ class Local:
             print(f"Stopped ({stopped}). The same command resumes from the last checkpoints.")
             return stopped.status
         if not folders_below(study.folder):
-            print(
-                f"Nothing to train: every run is recorded in {', '.join(map(str, study.recorded))}."
-            )
+            archives = ", ".join(map(str, study.recorded))
+            print(f"Nothing to train: every run is recorded in {archives}.")
             return 0
+        mark_left(study)  # again, since with new results the study may ask for runs that were left
         print("Drawing figures and report.", flush=True)
         at_scale = f" at scale {study.scale}" if study.scale else ""
         lines = ["", f"What {study.name}{at_scale} says", study.claims, ""]

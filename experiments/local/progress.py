@@ -70,21 +70,16 @@ def time_left(queue: Queue) -> float | None:
     training now; None as long as none of them knows its pace. The first steps do not count, because
     they are slow."""
     rows = [row(run.folder) for run in queue.running.values()]
-    paced = [
-        run
-        for run in rows
-        if run.seconds_left and min(MEASURED_STEPS, 0.05 * run.steps) <= run.step < run.steps
-    ]
+    begun = [run for run in rows if run.step >= min(MEASURED_STEPS, 0.05 * run.steps)]
+    paced = [run for run in begun if run.seconds_left and run.step < run.steps]
     if not paced:
         return None
-    pace = sum(run.seconds_left or 0.0 for run in paced) / sum(
-        run.steps - run.step for run in paced
-    )
+    steps = sum(run.steps - run.step for run in paced)
+    pace = sum(run.seconds_left or 0.0 for run in paced) / steps
     seconds = [run.seconds_left or pace * (run.steps - run.step) for run in rows]
     known = queue.over.keys() | queue.failed.keys() | queue.running.keys()
     # Until a learning-rate sweep is decided, `whole` guesses which rate the later runs will have.
     # The guess does not change how long a run takes.
-    seconds += [
-        pace * (run.steps - run.first_step) for run in queue.whole if run.fingerprint not in known
-    ]
+    later = (run for run in queue.whole if run.fingerprint not in known)
+    seconds += [pace * (run.steps - run.first_step) for run in later]
     return max(sum(seconds) / queue.slots, max(seconds))

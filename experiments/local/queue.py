@@ -302,9 +302,8 @@ def _record_end(planned: PlannedRun, code: int) -> str:
     if state_there in ("failed", "preempted"):
         status = run_record.read_status(planned.folder)
         return (status["message"] if status else "") or state_there
-    message = f"its process ended with status {code}"
-    if code < 0:
-        message = f"its process was killed by {signal_in_words(-code)}"
+    how = f"was killed by {signal_in_words(-code)}" if code < 0 else f"ended with status {code}"
+    message = f"its process {how}"
     mark(planned.folder, planned.config, "failed", message)
     return message
 

@@ -107,7 +107,7 @@ def mark_left(study: Study) -> None:
     its folder judges them. While the study's text is missing, no run can be recognised, and nothing
     is written."""
     try:
-        left = left_runs(study)
+        left = left_runs(study, for_good=False)
     except UserError:
         return
     path = study.folder / NO_LONGER_ASKED

@@ -19,9 +19,8 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
     Raises `UserError` if no run lies directly in the folder, and if a launcher cannot be asked; but
     if another launcher has cancelled something, the failure is only printed."""
     check_holds_runs(root)
-    stopped: set[str] = set()
+    stopped, theirs = set[str](), set[str]()
     problem = None
-    theirs: set[str] = set()
     for launcher in launchers():
         with suppress(UserError):
             for run, job in launcher.jobs(root).items():

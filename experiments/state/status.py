@@ -120,13 +120,18 @@ def rows_of_study(study: Study, headers: bool = True) -> list[StatusRow]:
     return [entry for entry in rows_in(study.folder, decided, headers) if entry.run_id not in left]
 
 
-def left_runs(study: Study) -> list[Path]:
+def left_runs(study: Study, *, for_good: bool = True) -> list[Path]:
     """Return the folders of runs that the study asked for once, and does not ask for any more.
 
     They stay on disk, and are neither missing nor judged. Shared prefix runs are not among them.
-    Raises `UserError` as `rows_of_study` does.
+    Raises `UserError` as `rows_of_study` does and, with `for_good`, while results are missing on
+    which it depends whether the study asks for them again.
     """
-    return _left(study, Planner(study).decided())
+    planner = Planner(study)
+    left = _left(study, decided := planner.decided())
+    if for_good and left and len(decided) < len(planner.whole()):
+        raise UserError(f"{study.folder}: lacks results that --left depends on; submit it first")
+    return left
 
 
 def _left(study: Study, decided: Iterable[PlannedRun]) -> list[Path]:
@@ -192,11 +197,10 @@ def _prefix_of(folder: Path, run: PlannedRun | None) -> str:
     the run's folder; empty if there is none."""
     if run is not None:
         return run.prefix.run_id if run.prefix else ""
-    try:
-        fork = submitted_config(folder).execution.fork_from
-    except UserError:
-        return ""
-    return Path(fork.folder).name if fork else ""
+    with suppress(UserError):
+        if fork := submitted_config(folder).execution.fork_from:
+            return Path(fork.folder).name
+    return ""
 
 
 def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[StatusRow]:

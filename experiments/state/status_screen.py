@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
@@ -63,16 +64,15 @@ def study_and_rows(
 
 
 def left_line(study: Study) -> list[str]:
-    """Return a line about the runs that the study does not ask for any more; none without any, and
-    while text is missing, by which runs are recognised."""
-    try:
-        count = len(left_runs(study))
-    except UserError:
-        return []
-    runs = "1 run" if count == 1 else f"{count} runs"
-    named = " ".join(map(quote, study.sources))
-    remedy = f"delete their checkpoints: tst-study clean {named} --left --yes"
-    return [f"{runs} that {named} no longer asks for; {remedy}"] if count else []
+    """Return a line about the runs that the study does not ask for any more; none without any,
+    while text is missing, by which runs are recognised, and while it may ask for them again."""
+    with suppress(UserError):
+        if count := len(left_runs(study)):
+            runs = "1 run" if count == 1 else f"{count} runs"
+            named = " ".join(map(quote, study.sources))
+            remedy = f"delete their checkpoints: tst-study clean {named} --left --yes"
+            return [f"{runs} that {named} no longer asks for; {remedy}"]
+    return []
 
 
 def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:

@@ -40,6 +40,7 @@ from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import Exit, Rank, cancel_mark, train_rank
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.plan_table import table
+from tst_study.experiments.state.status import left_runs
 from tst_study.experiments.studies.catalogue import load
 from tst_study.experiments.study import Results, Study
 from tst_study.process.host import cores
@@ -156,6 +157,14 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
         cli.submit([str(file)], runs=tmp_path)
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err == f"error: {line}\n"
+    # With one more rate, another may become the best: until then its followers are not given up.
+    file.write_text(CHOICES.replace("2e-3]}}\nbest", "2e-3, 4e-3]}}\nbest"))
+    with pytest.raises(UserError, match="lacks results that --left depends on"):
+        left_runs(load(str(file), runs=tmp_path))
+    monkeypatch.setattr(launcher_local, "launch", partial(launch, target=fake_training.run))
+    with pytest.raises(typer.Exit):
+        cli.submit([str(file)], runs=tmp_path)
+    assert (tmp_path / "no_longer_asked.csv").read_text() == "run,reason\n"
 
 
 def test_two_submitters_at_once_start_each_run_once_and_no_more_than_asked_for(tmp_path):
@@ -413,15 +422,6 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
     assert launches(tmp_path) == {"seconds_3600": 1, "run": 1, "seconds_0.1": 1}
 
 
-def test_folder_of_another_run_is_refused(tmp_path):
-    study = study_of(config("run"))
-    submit(study, tmp_path)
-    (path,) = tmp_path.glob("run-*/run.json")
-    header = json.loads(path.read_text())
-    path.write_text(json.dumps({**header, "fingerprint": "0" * 64}))
-    with pytest.raises(UserError, match=r"holds run 0{16}, not [0-9a-f]{16} of this study"):
-        submit(study, tmp_path)
-
 def cancelled_first(config: Config, folder: Path, rank: Rank) -> None:
     """As if `cancel` had come while this process was on its way."""
     cancel_mark(folder).touch()
@@ -433,6 +433,15 @@ def test_a_run_that_is_cancelled_as_it_starts_is_not_trained(tmp_path):
     assert [why for _, why in queue.failed.values()] == ["cancelled"]
     assert launches(tmp_path) == {}
 
+
+def test_folder_of_another_run_is_refused(tmp_path):
+    study = study_of(config("run"))
+    submit(study, tmp_path)
+    (path,) = tmp_path.glob("run-*/run.json")
+    header = json.loads(path.read_text())
+    path.write_text(json.dumps({**header, "fingerprint": "0" * 64}))
+    with pytest.raises(UserError, match=r"holds run 0{16}, not [0-9a-f]{16} of this study"):
+        submit(study, tmp_path)
 
 
 @pytest.mark.parametrize(
