@@ -100,14 +100,16 @@ def write_json(path: Path, value: Any) -> None:
 def content_of(path: Path, remedy: str = "restore it") -> bytes | None:
     """Return the content of a file, or None if there is none.
 
-    Raises `UserError`, which ends with `remedy`, if it cannot be read, as a folder cannot.
+    Raises `UserError`, which ends with `remedy`, if it cannot be read, as a folder cannot. It is a
+    `DiskAwayError` for the error numbers in `AWAY`.
     """
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+        kind = DiskAwayError if error.errno in AWAY else UserError
+        raise kind(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
 
 
 def read_json(path: Path, schema: TypeAdapter[T], remedy: str = "restore it") -> T | None:

@@ -88,15 +88,12 @@ def owner(folder: Path) -> int | None:
     """Return the id of the process on this machine that holds the lock of a run; None if there
     is none, or if it has not written its id into the file yet. Raises `UserError` as `is_held`
     does."""
-    if not is_held(folder):
-        return None
     path = lock_path(folder)
-    process, _, host = path.read_text().strip().partition(" on ")
-    if not process.isdigit() or host != os.uname().nodename:
-        return None
-    # The file may still name a holder that was killed, whose id may be another process's now.
     with suppress(OSError):
-        if any(file.samefile(path) for file in Path(f"/proc/{process}/fd").iterdir()):
+        process, _, host = path.read_text().strip().partition(" on ")
+        here = is_held(folder) and process.isdigit() and host == os.uname().nodename
+        # The file may still name a holder that was killed, whose id may be another process's now.
+        if here and any(file.samefile(path) for file in Path(f"/proc/{process}/fd").iterdir()):
             return int(process)
     return None
 

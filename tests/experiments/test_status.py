@@ -12,13 +12,13 @@ import pytest
 from tests.examples import example
 from tests.record.test_record import evaluation, open_run
 from tst_study import file_lock
-from tst_study.config.schema import to_toml
 from tst_study.errors import UserError
+from tst_study.experiments import run_process
 from tst_study.experiments.launcher import submission_lock
 from tst_study.experiments.local.progress import shown, time_left
 from tst_study.experiments.local.queue import Queue
 from tst_study.experiments.plan.planned_run import PlannedRun, totals
-from tst_study.experiments.run_process import Exit, cancel_mark, train_rank
+from tst_study.experiments.run_process import Exit, cancel_mark, train_rank, write_config
 from tst_study.experiments.state import status
 from tst_study.experiments.state.status_screen import lines
 from tst_study.record import reader as run_record
@@ -69,6 +69,12 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
     assert re.search(f"{tmp_path}/job/lock: {said}", capsys.readouterr().out)
     ended = run_record.read_status(tmp_path)
     assert re.search(said, ended["message"])
+
+
+def test_a_run_whose_files_are_out_of_reach_may_be_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_process, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(Path, "read_bytes", refusing(errno.ESTALE))
+    assert train_rank(example(), tmp_path, 0) == Exit.CRASHED
 
 
 def test_a_file_system_that_fails_for_now_is_not_said_to_lack_locks(tmp_path, monkeypatch):
@@ -140,8 +146,7 @@ def test_held_out_loss_stands_beside_that_of_training(tmp_path):
 def test_a_branch_says_what_blocks_it_and_a_cancelled_run_that_it_was(tmp_path):
     open_run(tmp_path / "trunk", "role=trunk").status("running", 3)
     branch = example(f"execution.fork_from={{folder='{tmp_path}/trunk', step=15}}")
-    (tmp_path / "branch" / "job").mkdir(parents=True)
-    (tmp_path / "branch" / "job" / "config.toml").write_text(to_toml(branch))
+    write_config(branch, tmp_path / "branch")
     open_run(tmp_path / "stopped", "seed=1").status("preempted", 60, "SIGTERM at step 60")
     (tmp_path / "stopped" / "job").mkdir()
     (tmp_path / "stopped" / "job" / "cancelled").touch()
