@@ -122,12 +122,12 @@ def advise(
         list[Path] | None, _option("FOLDER", "Your own pilot, as evidence. Repeatable.")
     ] = None,
     pilot_budget: Annotated[
-        Number, _option("SHARE", "Share of the cost that the pilot may have (default 0.01).")
+        Number, _option("SHARE", "Share of the run's cost for the pilot (default 0.01).")
     ] = None,
     deadline: Annotated[
-        Number, _option("DAYS", "Or the days that it may take on the GPUs.")
+        Number, _option("DAYS", "In its place, days that the pilot may take.")
     ] = None,
-    write: Annotated[File, _option("FILE", "Write the pilot as a grid for `submit`.")] = None,
+    write: Annotated[File, _option("FILE", "Write the pilot as a study for `submit`.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether to superpose a planned run, how, what it gains and costs, and how to test it."""

@@ -26,16 +26,16 @@ Arguments = Annotated[
     list[str],
     typer.Argument(
         metavar="STUDY|FILE... [RUNS]",
-        help="A study's name, its file (a grid in TOML, Python) or run configs; then part of the "
-        "runs' names, or a pattern such as '*-s8-*'.",
+        help="A study's name, its file (TOML or Python) or run configs; then part of the runs' "
+        "names, or a pattern such as '*-s8-*'.",
     ),
 ]
 ArgumentsOrFolder = Annotated[
     list[str],
     typer.Argument(
         metavar="STUDY|FILE...|DIR [RUNS]",
-        help="A study's name, its file (a grid in TOML, Python), run configs, or a folder of runs "
-        "(runs/ may be left out); then part of the runs' names, or a pattern such as '*-s8-*'.",
+        help="A study's name, its file (TOML or Python), run configs, or a folder of runs (runs/ "
+        "may be left out); then part of the runs' names, or a pattern such as '*-s8-*'.",
     ),
 ]
 ScaleName = Annotated[
@@ -54,8 +54,7 @@ RunsFolder = Annotated[
 LauncherName = Annotated[
     str | None,
     typer.Option(
-        help="Such as gpus or slurm (an unknown name lists all); by default the profile's, else "
-        "local."
+        help="local, gpus, slurm or an installed package's; by default the profile's, else local."
     ),
 ]
 ProfileFile = Annotated[
@@ -84,7 +83,7 @@ NoShare = Annotated[
 def studies(
     name: Annotated[str | None, typer.Argument(help="A bundled study; by default all.")] = None,
 ) -> None:
-    """List the studies: what each asks, and at which scales; then the grids in this folder."""
+    """List the studies: what each asks, and at which scales; then the study files here."""
     from tst_study.experiments.plan.planned_run import totals
     from tst_study.experiments.state.status import rows_below
     from tst_study.experiments.studies import catalogue
@@ -104,8 +103,8 @@ def studies(
 
 @verb(verbs, STUDIES, "tst-study new ours.toml")
 def new(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
-    """Write a grid with comments, to start a study of one's own from, and a run.toml as its base
-    if there is none."""
+    """Write a study file with comments, to start from, and a run.toml as its base if there is
+    none."""
     from tst_study.experiments.study import BUNDLED
 
     if file.suffix != ".toml" or file.exists():
@@ -146,7 +145,7 @@ def plan(
         typer.Option(min=1e-9, help="Deviation of a pair of runs over seeds, in nats."),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="Another version of the study: list what is added and left.")
+        str | None, typer.Option(help="Another version of the study: list which runs come and go.")
     ] = None,
 ) -> None:
     """List the runs of a study, what they cost, what gain they can detect, and their states."""
@@ -379,7 +378,7 @@ def clean(
     scale: ScaleName = None,
     runs: RunsFolder = None,
     left: Annotated[
-        bool, typer.Option("--left", help="Also all those of runs that the study asks for no more.")
+        bool, typer.Option("--left", help="Also all those of runs that the study no longer has.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete them; else they are listed.")] = False,
 ) -> None:

@@ -17,7 +17,7 @@ from tst_study.record.reader import find_run_folders
 
 EXCLUSIONS = "exclusions.csv"
 NO_LONGER_ASKED = "no_longer_asked.csv"
-"""A file of the same form, which `submit` writes for the runs that a study asks for no more."""
+"""A file of the same form, which `submit` writes for the runs that a study no longer asks for."""
 Folders = str | Path | Iterable[str | Path]
 
 

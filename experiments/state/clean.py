@@ -38,7 +38,7 @@ def not_needed(
 
     `planner`: the planner of the study. Without it, the checkpoints of shared prefix runs are kept,
     because a branch that has not started leaves no trace in the folder. `left`: folders of runs
-    that the study asks for no more, of which all checkpoints are returned unless they train.
+    that the study no longer asks for, of which all checkpoints are returned unless they train.
 
     Raises `UserError` if the folder does not exist or no run lies directly in it.
     """
@@ -83,7 +83,7 @@ def _checkpoints(
     """
     for folder in left:
         if not file_lock.is_held(folder):
-            why = "of a run that the study asks for no more"
+            why = "of a run that the study no longer asks for"
             yield from ((checkpoint_place(folder, n), why) for n in checkpoint_steps(folder))
     submitted = [path.parent.parent for path in root.glob("*/job/config.toml")]
     needed = {
