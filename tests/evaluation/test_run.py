@@ -68,6 +68,10 @@ def test_a_pair_of_token_files_is_never_its_own_held_out_text(documents, tmp_pat
     describe(pair, 257)
     with pytest.raises(UserError, match=r"text_document: no held-out text"):
         fingerprints_and_held_out(tiny(pair, *BYTES))
+    twice = f"data.corpora=[{{path='{documents}'}}, {{path='{pair}'}}]"
+    for override in (twice, f"data.validation={pair}"):
+        with pytest.raises(UserError, match=r"document: is named twice, or is both training and"):
+            fingerprints_and_held_out(tiny(pair, *BYTES, override))
     run(pair, tmp_path / "run", *BYTES, f"data.validation={documents}")
     found = domains_of_run(open_run(tmp_path / "run"))
     assert found == {"validation": documents / "validation"}

@@ -204,6 +204,10 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "holds model.norm.weight, which model.safetensors.index.json has elsewhere",
     ),
+    "another vocabulary": (
+        lambda folder: (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}'),
+        "other: has another vocabulary than .*prepare the text with --tokenizer .*other",
+    ),
     "an index that is none": (
         lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": 3}'),
         "index.json: is damaged",

@@ -8,6 +8,9 @@ of studies, takes the fingerprints alone.
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from tst_study.atomic_files import read_json
 from tst_study.config.architecture import check_same_model
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
@@ -58,9 +61,9 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
     run reads these from files. One function returns both, so that no token file is opened twice.
 
     Raises `UserError` for a token file that is missing, is not what its manifest describes, does
-    not fit the config, or was made with another tokenizer than the others; for a held-out text
-    without a document of two tokens (unless `data.held_out` is "beginning"); and for a `fork_from`
-    that names no weights, or those of another model.
+    not fit the config, is named twice, or was made with another tokenizer than the others; for a
+    held-out text without a document of two tokens (unless `data.held_out` is "beginning"); and for
+    a `fork_from` that names no weights, or those of another model or of other tokens.
     """
     data, length = config.data, config.batch.sequence_length
     splits = [_open(config, token_prefix(corpus.path)) for corpus in data.corpora]
@@ -70,6 +73,10 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
         prefix = held_out_prefix(data.corpora[0].path)
     validation = _open(config, prefix)
     tokenizer = _tokenizer_of([*splits, validation])
+    for number, split in enumerate([*splits, validation]):
+        if split.record.fingerprint in [before.record.fingerprint for before in splits[:number]]:
+            problem = "is named twice, or is both training and held-out text; leave one out"
+            raise UserError(f"data: {split.file.prefix}: {problem}")
     held = held_out(validation, length, data.held_out_tokens, taken=data.held_out)
     of_held_out: dict[str, Any] = {"fingerprint": held.fingerprint, "tokens": held.predicted_tokens}
     if validation.manifest.generated is not None:  # then the least possible loss is known
@@ -84,16 +91,23 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
         for corpus, split in zip(data.corpora, splits, strict=True)
     ]
     identified = {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}
-    return identified | _initial_weights(config), held
+    return identified | _initial_weights(config, splits[0]), held
 
 
-def _initial_weights(config: Config) -> dict[str, str]:
+def _initial_weights(config: Config, corpus: Split) -> dict[str, str]:
     """Return the fingerprint of the weights that the run begins with, under its key; an empty
     dictionary if the run draws them from its seed."""
     folder = config.weights_folder
     if folder is None:
         return {}
     check_same_model(folder, config.model.model_dump())
+    place = corpus.file.prefix.parent / TOKENIZER
+    schema = TypeAdapter(dict[str, Any])
+    known = [read_json(path, schema) for path in (place, folder / TOKENIZER)]
+    ours, theirs = ((one or {}).get("model", {}).get("vocab") for one in known)
+    if corpus.manifest.tokenizer.fingerprint and ours and theirs and ours != theirs:
+        remedy = f"prepare the text with --tokenizer {folder}"
+        raise UserError(f"fork_from: {folder}: has another vocabulary than {place}; {remedy}")
     files = {*weight_files(folder, config.model).values()}
     return {"initial_weights": sampled_sha256(sorted(files))}
 

@@ -20,6 +20,7 @@ import hashlib
 import math
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -274,6 +275,9 @@ def _merge(unfinished: Path, sources: int) -> Manifest:
         described.append(finished["source"])
     with waiting(f"writing the token files in {folder}"):
         splits = _join(unfinished, pieces, begun.tokenizer.vocabulary_size)
+        # A share that is picked by a hash of the text has all copies of a document on one side.
+        if begun.request["validation_share"] is None:
+            _say_what_is_on_both_sides(folder, pieces)
     manifest = begun.model_copy(update={"sources": tuple(described), "splits": splits})
     return manifest.write(folder, tokenizer)
 
@@ -458,6 +462,23 @@ def _join(unfinished: Path, pieces: list[Path], words: int) -> dict[str, SplitRe
             shutil.rmtree(unfinished)  # another request is needed, which cannot use these pieces
             raise _none_left(folder, split)
     return {split: _join_split(folder, pieces, split, words) for split in SPLITS}
+
+
+def _say_what_is_on_both_sides(folder: Path, pieces: Sequence[Path]) -> None:
+    """Say on stderr how many held-out documents are training documents, too, if any is. Only the
+    digests of the held-out ones are kept in memory."""
+
+    def digests(held_out: bool) -> Iterator[bytes]:
+        for path in pieces:
+            with np.load(path) as piece:
+                rows = piece["documents"]
+            chosen = (rows["held_out"] == held_out) & (rows["tokens"] > 0)
+            yield from rows["sha256"][chosen].tolist()
+
+    held = {*digests(True)}
+    if both := held.intersection(digests(False)):
+        count = f"{len(both):,} of {len(held):,} held-out documents are training documents, too"
+        print(f"{folder}: {count}, so that losses on them are too low", file=sys.stderr)
 
 
 def _join_split(folder: Path, pieces: list[Path], split: str, words: int) -> SplitRecord:
