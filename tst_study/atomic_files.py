@@ -65,6 +65,31 @@ def insist(do: Callable[[], T], seconds: float, *passing: type[Exception]) -> T:
         time.sleep(1.0)
 
 
+def folders_below(root: str | Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Walk as `os.walk` does, but also behind links: into each folder once, and by its own name
+    where it has one below `root`. Hidden folders are left out."""
+    places, seen = [str(root)], set[str]()
+    for place in places:
+        for folder, inner, files in os.walk(place):
+            known = (real := os.path.realpath(folder)) in seen
+            inner[:] = () if known else sorted(name for name in inner if name[0] != ".")
+            if not known:
+                seen.add(real)
+                yield Path(folder), inner, files
+            places += filter(os.path.islink, (os.path.join(folder, name) for name in inner))
+
+
+def files_below(root: Path) -> list[Path]:
+    """Return the files at any depth of a folder (`folders_below`), without hidden ones, in any
+    order. Raises `UserError` for a link that leads nowhere."""
+    inside = ((folder, name) for folder, _, files in folders_below(root) for name in files)
+    paths = [folder / name for folder, name in inside if name[0] != "."]
+    for path in paths:
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{path}: is a link that leads nowhere; mend or delete it")
+    return [path for path in paths if path.is_file()]
+
+
 @contextmanager
 def written_atomically(path: Path) -> Iterator[BinaryIO]:
     """Open a file beside `path` for writing, and rename it to `path` when the block succeeds.

@@ -120,9 +120,7 @@ def prepare(
     if manifest is not None:
         _say_prepared(to, manifest)
     else:
-        print(
-            f"{to}: shard {shard} is tokenised; once all are: tst-study data merge {quote(str(to))}"
-        )
+        print(f"{to}: shard {shard} is done; once all are: tst-study data merge {quote(str(to))}")
 
 
 @verb(data, "", "tst-study data merge prepared/mine")

@@ -76,8 +76,8 @@ def decimal(value: object) -> float | None:
     """Read a number as people and programs write it: `0.3`, `1e9`, `270M`, `1.5B`, `20,000`, `nan`.
     Return None if it is not a number."""
     digits, unit = str(value).strip().replace("_", ""), 1.0
-    # "1,5" must not become 15: commas stand only between groups of three digits.
-    if re.match(r"\d{1,3}(,\d{3})+(?![\d,])", digits):
+    # "1,5" must not become 15, nor "0,001" 1: commas stand only between groups of three digits.
+    if re.match(r"[1-9]\d{0,2}(,\d{3})+(?![\d,])", digits):
         digits = digits.replace(",", "")
     named = {name.upper(): size for name, size in _UNITS.items()}
     if digits[-1:].upper() in named:

@@ -95,7 +95,7 @@ class Facts(BaseModel):
     """Planned steps."""
     seed: Whole | None = Field(None, ge=0)
     """Pairs a run with its baseline; runs without a seed are compared unpaired."""
-    learning_rate: Number | None = Field(None, ge=0)
+    learning_rate: float | None = Field(None, ge=0)
     """The peak rate; by default the highest in the log."""
     corpus: str = "text without a name"
     eval_set: str = "held-out text without a name"
@@ -115,7 +115,7 @@ class Facts(BaseModel):
     """The number without embeddings, where `parameters` counts them."""
     flops: Number | None = Field(None, gt=0, lt=1e300)
     """FLOPs of the whole training; by default 6 · active parameters · positions."""
-    bytes_per_token: Number | None = Field(None, gt=0)
+    bytes_per_token: float | None = Field(None, gt=0)
     """Bytes per token of the held-out text; needed to convert bits per byte to nats per token."""
     batch: str = ""
     """A label of anything else that must be equal; only runs with the same label are compared."""

@@ -50,6 +50,7 @@ from tst_study.analysis.tables.sheets import (
     read_sheet,
     unpacked,
 )
+from tst_study.atomic_files import files_below
 from tst_study.errors import UserError, first_line, one_of
 from tst_study.text import decimal, short
 
@@ -322,8 +323,11 @@ def step_name(keys: Iterable[str]) -> str | None:
     return None
 
 
+_NUMBER = "a number (with a decimal point)"
+
+
 def _numbers(
-    cells: Any, log: Log, lines: NDArray[np.int64], key: str, wanted: str = "a number"
+    cells: Any, log: Log, lines: NDArray[np.int64], key: str, wanted: str = _NUMBER
 ) -> Floats:
     """Return cells as numbers. Raises `UserError` for one that is no number, `wanted`."""
     if isinstance(cells, array):
@@ -340,8 +344,11 @@ def _numbers(
     except (OverflowError, TypeError):
         numbers = np.full(len(values), np.nan)
     for place in np.flatnonzero(np.isnan(numbers)):
-        if (number := decimal(values.iloc[place])) is None:
-            raise UserError(_wrong(log, lines[place], key, values.iloc[place], wanted))
+        cell = values.iloc[place]
+        # Of a loss, "3,456" is 3.456 with a decimal comma, and not 3456.
+        unclear = wanted == _NUMBER and re.fullmatch(r"\d+,\d{3}", str(cell).strip())
+        if unclear or (number := decimal(cell)) is None:
+            raise UserError(_wrong(log, lines[place], key, cell, wanted))
         numbers[place] = number
     return numbers
 
@@ -381,11 +388,14 @@ def read_logs(
         root = Path(place)
         if not place or not root.exists():
             raise UserError(f"{source}: no such file or folder; give a log, or NAME=PATH of one")
-        paths = sorted(filter(Path.is_file, (root, *root.rglob("*"))), key=_numbered)
+        found = files_below(root) if root.is_dir() else [root]
+        # A link to another of the files, such as `latest.log`, is no run of its own.
+        links_first = sorted(found, key=lambda path: (not path.is_symlink(), path))
+        paths = sorted({path.resolve(): path for path in links_first}.values(), key=_numbered)
         # The archive that an earlier import wrote below a source is no log of it.
         paths = [path for path in paths if not _of_archive(path)]
         logs = []
-        for path in (paths := _last_states(paths)):
+        for path in paths:
             told(0)
             log = Log("", path, given=columns, given_lines=given_lines, told=told)
             logs += _read(log, root)
@@ -411,26 +421,6 @@ def _of_archive(path: Path) -> bool:
 def _numbered(path: Path) -> list[str | int]:
     """Return a key that sorts `log-9` before `log-10`."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
-
-
-def _last_states(paths: Sequence[Path]) -> list[Path]:
-    """Return the paths without the files `trainer_state.json` that a later one of the same run
-    repeats. They lie in the folders of the run's checkpoints and, after the end, above these."""
-    states: dict[Path, list[Path]] = {}
-    for path in paths:
-        if path.name == "trainer_state.json":
-            inside = path.parent.name.startswith("checkpoint-")
-            states.setdefault(path.parents[1] if inside else path.parent, []).append(path)
-    earlier = {path for of_run in states.values() for path in sorted(of_run, key=_steps_done)[:-1]}
-    return [path for path in paths if path not in earlier]
-
-
-def _steps_done(state: Path) -> int:
-    """Return the number of steps that a `trainer_state.json` tells of; -1 if it is damaged."""
-    try:
-        return int(from_json(state.read_bytes())["global_step"])
-    except (ValueError, LookupError, TypeError):
-        return -1
 
 
 def _why_not(root: Path) -> str:
@@ -466,9 +456,7 @@ def _read(log: Log, root: Path) -> list[Log]:
     try:
         return [*reader(log)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
-        raise UserError(
-            f"{path}: is a damaged log ({first_line(error)}); remove or mend it"
-        ) from None
+        raise UserError(f"{path}: is damaged ({first_line(error)}); remove or mend it") from None
 
 
 def _parts(path: Path, root: Path) -> list[str]:
@@ -514,6 +502,8 @@ def _trackio(log: Log) -> Iterator[Log]:
 
 def _mlflow(log: Log) -> Iterator[Log]:
     meta = dict(line.rstrip().partition(": ")[::2] for line in lines(log.place))
+    if meta.get("lifecycle_stage") == "deleted":
+        return
     log.run = meta.get("run_name", "").strip("'\"") or log.run
     folder, rows = log.place.parent, Rows()
     for path in sorted((folder / "params").glob("*")):

@@ -114,6 +114,8 @@ def import_logs(
         {**scaled(_own_facts(run, arm_from), factors), **sheet.get(run.name, {}), **given}
         for run in runs
     ]
+    for run in (run for run in runs if run.log.tokens_axis):
+        run.rows.index *= factors.get("tokens", 1.0)
     problems = _of_table(runs, known, {*factors, *given})
     problems += _left_open(runs, known)
     rows, curves, evaluations = [], [], []
@@ -288,9 +290,7 @@ def write_template(
     of runs. Raises `UserError` if a file of that name exists, for a log that cannot be read, and
     for an unknown column or key."""
     if path.exists():
-        raise UserError(
-            f"{path}: already exists and may be filled in; name another file, or delete it"
-        )
+        raise UserError(f"{path}: exists and may be filled in; name another file, or delete it")
     runs = _runs(sources, columns, lines)
     rows = [{"run": run.name, **_own_facts(run, arm_from)} for run in runs]
     table = pd.DataFrame(rows, columns=["run", *Facts.model_fields], dtype=object)
@@ -321,7 +321,10 @@ def _runs(
         first = merged.setdefault(log.run, log)
         if first is log:
             continue
-        apart = first.place.parent != log.place.parent and not log.named
+        # Checkpoints of Hugging Face's Trainer repeat the log, and so does the folder above them.
+        places = (first.place, log.place)
+        homes = {path.parents[path.parent.name.startswith("checkpoint-")] for path in places}
+        apart = len(homes) > 1 and not log.named
         if apart or log.final or _contradict(first, log):
             raise UserError(
                 f"run {short(log.run)}: is in {first.place} and {log.place}; name each: NAME=PATH"
@@ -422,13 +425,14 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str], offset: int) -> pd
     rows = run.rows.set_axis(_steps(run, facts, offset)).rename_axis("step").reset_index()
     rows = rows.drop_duplicates("step", keep="last") if run.log.axis == EPOCH else rows
     for name, unit in units.items():
+        least = 1.0 if unit == "perplexity" else 0.0 if name == "nats_per_token" else -np.inf
+        if (wrong := rows[rows[name] < least]).size:
+            step, value = wrong[["step", name]].iloc[0]
+            raise UserError(
+                f"run {run.name!r}, step {step:g}: {name} {value:g} cannot be in {unit}; mend the "
+                "log, or give the unit of one column: --unit nats_per_token=perplexity"
+            )
         if unit == "perplexity":
-            if (wrong := rows[rows[name] <= 0]).size:
-                step, value = wrong[["step", name]].iloc[0]
-                raise UserError(
-                    f"run {run.name!r}, step {step:g}: {value:g} is no perplexity; mend "
-                    "the log, or give the unit of one column: --unit nats_per_token=perplexity"
-                )
             rows[name] = np.log(rows[name])
         elif unit == "bits":
             rows[name] *= np.log(2)

@@ -132,9 +132,7 @@ def patterns(given: Sequence[str]) -> tuple[Line, ...]:
             raise UserError(f"--line {short(text)}: is no regular expression ({error})") from None
     groups = {name for line in lines for name in line.pattern.groupindex}
     if lines and ("step" not in groups or len(groups) < 2):
-        raise UserError(
-            f"--line {short(given[0])}: needs a group (?P<step>…) and one such as (?P<loss>…)"
-        )
+        raise UserError(f"--line {short(given[0])}: needs (?P<step>…) and one such as (?P<loss>…)")
     return tuple(lines)
 
 

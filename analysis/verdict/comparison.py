@@ -319,9 +319,7 @@ def _partners(run: dict[str, Any], baselines: Index) -> list[dict[str, Any]] | s
         "flops": "of equal FLOPs",
     }
     if pd.isna(run["learning_rate"]):
-        words["rate"] = (
-            "of unknown learning rate, as its own is; exclude the baseline's other rates"
-        )
+        words["rate"] = "of unknown learning rate, like its own; exclude the baseline's other rates"
     return f"no finished baseline {words[column]}"
 
 

@@ -175,6 +175,4 @@ def check_setup(lines: Sequence[str]) -> None:
         )
         if done.returncode:
             complaint = done.stderr.partition("\n")[0].removeprefix("bash: ")
-            raise UserError(
-                f"setup = {line!r}: bash cannot read it ({complaint}); correct the line"
-            )
+            raise UserError(f"setup = {line!r}: bash cannot read it ({complaint}); correct it")

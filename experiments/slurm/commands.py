@@ -96,9 +96,7 @@ def call(
     `NoAnswerError` if it may succeed later or takes more than `seconds`.
     """
     if shutil.which(command[0]) is None:
-        raise SlurmError(
-            f"{command[0]}: not on the PATH; submit on a login node of a Slurm cluster"
-        )
+        raise SlurmError(f"{command[0]}: not on PATH; submit on a login node of a Slurm cluster")
     try:
         done = subprocess.run(
             command,

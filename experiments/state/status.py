@@ -207,9 +207,7 @@ def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[Status
     """Return the rows whose run ids match. Raises `UserError` if none matches."""
     chosen = [entry for entry in rows if matches(entry.run_id, pattern)]
     if pattern and not chosen:
-        raise UserError(
-            f"{root}: no run's name has {pattern!r} in it; `tst-study status` lists them"
-        )
+        raise UserError(f"{root}: no run's name holds {pattern!r}; `tst-study status` lists them")
     return chosen
 
 

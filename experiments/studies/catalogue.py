@@ -300,9 +300,7 @@ def folder_of(
     if not there:
         own = sorted(path.name for path in Path("runs").glob("*/"))
         also = f"; in runs/ there are: {', '.join(own)}" if own else ""
-        raise UserError(
-            f"{study}: no such folder, nor a study; studies: {', '.join(STUDIES)}{also}"
-        )
+        raise UserError(f"{study}: no such folder or study; studies: {', '.join(STUDIES)}{also}")
     # If both folders exist, the first counts only if it holds runs: it may be a folder of text,
     # say, that happens to have the same name.
     return next((path for path in there[:-1] if find_run_folders(path)), there[-1])

@@ -88,9 +88,7 @@ def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
                 tables = json.loads(path.read_text("utf8"))["tables"]
                 curves[source] = pd.DataFrame(tables["Mutual information by distance"])[COLUMNS]
             except (ValueError, LookupError, TypeError):
-                raise UserError(
-                    f"{path}: holds no measured curve; make it anew by {NEEDS}"
-                ) from None
+                raise UserError(f"{path}: holds no measured curve; make it by {NEEDS}") from None
     return curves
 
 

@@ -281,7 +281,7 @@ def test_arms_of_imported_runs_may_differ_in_rate_if_other_rates_are_excluded(tm
         (unknown["arm"] == "baseline") & (unknown["seed"] > 1), 0.002
     )
     why, *_ = reasons(compare(unknown.assign(learning_rate=two)))
-    assert why.endswith("learning rate, as its own is; exclude the baseline's other rates")
+    assert why.endswith("learning rate, like its own; exclude the baseline's other rates")
     tuned = Arm(name="tuned", setting="muon", where={"learning_rate": 0.02})
     usual = Arm(name="usual", setting="baseline")
     asked = compare(runs, [Question(name="tuned", arm=tuned, against=usual, family="main")])

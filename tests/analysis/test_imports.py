@@ -7,6 +7,7 @@ import lzma
 import math
 import re
 import shlex
+import shutil
 import sqlite3
 import sys
 from array import array
@@ -79,12 +80,8 @@ def wandb_page(folder: Path) -> Path:
 def trainer_state(folder: Path) -> Path:
     from transformers import TrainerState
 
-    for last, name in (
-        (20, "checkpoint-20"),
-        (20, "checkpoint-best"),
-        (30, "checkpoint-30"),
-        (30, ""),
-    ):
+    states = {"checkpoint-20": 20, "checkpoint-best": 20, "checkpoint-30": 30, "": 30}
+    for name, last in states.items():
         state = TrainerState(max_steps=30, global_step=last)
         for step in (step for step in STEPS if step <= last):
             state.log_history.append({"loss": loss(step), "learning_rate": 0.001, "step": step})
@@ -109,10 +106,8 @@ def lingua(folder: Path) -> Path:
         for s in STEPS
     ]
     written(folder, "metrics.jsonl", [*rows, '{"global_step": 40, "lo'])
-    evals = [
-        json.dumps({"global_step": s, "books": {"nll_per_token": -held_out(s)}}) for s in STEPS
-    ]
-    (folder / "metrics.validation.jsonl").write_text("\n".join(evals))
+    evals = [{"global_step": s, "books": {"nll_per_token": -held_out(s)}} for s in STEPS]
+    (folder / "metrics.validation.jsonl").write_text("\n".join(map(json.dumps, evals)))
     return folder
 
 
@@ -133,16 +128,11 @@ def long_parquet(folder: Path) -> Path:
 def trackio_store(folder: Path) -> Path:
     """As trackio 0.43 writes it."""
     folder.mkdir()
+    known = {"run_id": "c9cf", "run_name": "adam", "timestamp": "2026-11-26T05:21:10.205328+00:00"}
+    logged = [{"train/loss": loss(step), "val/loss": held_out(step)} for step in STEPS]
     rows = [
-        {
-            "id": step,
-            "run_id": "c9cf",
-            "timestamp": f"2026-11-26T05:21:{step}.205328+00:00",
-            "run_name": "adam",
-            "step": step,
-            "metrics": json.dumps({"train/loss": loss(step), "val/loss": held_out(step)}).encode(),
-        }
-        for step in STEPS
+        {"id": step, **known, "step": step, "metrics": json.dumps(row).encode()}
+        for step, row in zip(STEPS, logged, strict=True)
     ]
     config = {"run_id": "c9cf", "run_name": "adam", "config": '{"learning_rate": 0.001}'}
     with closing(sqlite3.connect(folder / "project.db")) as store:
@@ -164,6 +154,8 @@ def mlflow_store(folder: Path) -> Path:
         "end_time: 1795670572586\nrun_name: adam-0\nstart_time: 1795670572546\n"
     )
     (folder / "1" / "meta.yaml").write_text("name: opt\n")
+    deleted = shutil.copytree(run, folder / "1" / "0b16d3")
+    (deleted / "meta.yaml").write_text("lifecycle_stage: deleted\nrun_name: adam-1\n")
     return folder
 
 
@@ -256,6 +248,8 @@ def test_losses_in_another_unit_are_converted_when_asked(unit, tmp_path):
         assert found.evaluations["annealed"].tolist() == [False, False, True]
     with pytest.raises(UserError, match="--unit 'hartleys'"):
         import_logs([log], FACTS, unit=["hartleys"])
+    with pytest.raises(UserError, match=rf"step 30: nats_per_token -3\.4 cannot be in {unit}"):
+        import_logs([str(jsonl(tmp_path / "x", curve(val_loss=-3.4)))], facts, unit=[unit])
 
 
 def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path):
@@ -341,17 +335,15 @@ def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path):
     assert any("run (29 of 30)" in line and "--steps-from 0" in line for line in said)
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("nowhere", "nowhere"),
-        ("run=", "run=: no such file"),
-        ("empty", "empty"),
-        ("broken", "jsonl, line 1"),
-        ("cut", "Trunc"),
-    ],
-)
-def test_what_is_no_log_is_refused_by_name(source, words, tmp_path):
+NO_LOGS = {"nowhere": "nowhere", "run=": "run=: no such file", "empty": "empty", "cut": "Trunc"}
+NO_LOGS |= {"broken": "jsonl, line 1", "with .aim": "Aim.*query_metrics"}
+NO_LOGS |= {"with mlflow.db": "get_metric_history"}
+
+
+@pytest.mark.parametrize(("source", "words"), NO_LOGS.items())
+def test_what_is_no_log_is_refused_by_name_and_a_store_with_its_export(source, words, tmp_path):
+    for store in (".aim", "mlflow.db"):
+        (tmp_path / f"with {store}" / store).mkdir(parents=True)
     written(tmp_path / "empty", "notes.txt", ["nothing"])
     written(tmp_path / "broken", "metrics.jsonl", ['{"step": 1, "lo', '{"step": 2, "loss": 1}'])
     cut = packed(tmp_path / "cut") / "log.jsonl.zst"
@@ -415,7 +407,7 @@ def test_what_is_set_beats_the_runs_csv_and_that_the_log(tmp_path):
 def test_a_template_is_never_written_over_a_file(tmp_path):
     log = str(json_lines(tmp_path / "run"))
     assert write_template(tmp_path / "runs.csv", [log], {}) == 1
-    with pytest.raises(UserError, match=r"runs\.csv: already exists"):
+    with pytest.raises(UserError, match=r"runs\.csv: exists"):
         write_template(tmp_path / "runs.csv", [log], {})
     text = (tmp_path / "runs.csv").read_text()
     (tmp_path / "runs.csv").write_bytes(b"\xef\xbb\xbf" + text.replace(",", ";").encode())
@@ -518,24 +510,17 @@ def test_a_fit_that_no_run_may_enter_says_why(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [(".aim", "Aim.*query_metrics"), ("mlflow.db", "get_metric_history")]
-)
-def test_a_store_that_is_not_read_is_named_with_its_export(name, said, tmp_path):
-    (tmp_path / name).mkdir()
-    with pytest.raises(UserError, match=said):
-        import_logs([str(tmp_path)], FACTS)
-
-
-@pytest.mark.parametrize(
     ("one", "other", "words"),
     [
         ("run,step,loss\nr,30,1\n", "run,step,loss\nr,30,2\n", r"is in .*a\.csv and .*b\.csv"),
         ("run,step,loss\nr,10,1\nr,20,1\n", "run,tokens,loss\nr,9e4,2\nr,1e5,2\n", "is in .*a"),
         ("run,N,D,loss\nr,1e8,1e9,3\nr,1e8,1e9,4\n", "", "line 3: run 'r' is also in .*line 2"),
         ('"x - loss","Step","x - loss"\n1,1,2\n', "", "column 'x - loss' is there twice"),
+        ("step;val_loss\n30;3,456\n", "", r"'3,456' is not a number \(with a decimal point\)"),
+        ("step;val_loss;lr\n30;3.456;0,001\n", "", "lr: '0,001' is not a number"),
     ],
 )
-def test_two_runs_are_never_taken_for_one(one, other, words, tmp_path):
+def test_what_cannot_be_one_runs_log_is_refused(one, other, words, tmp_path):
     for name, text in (("a", one), ("b", other)):
         (tmp_path / f"{name}.csv").write_text(text)
     with pytest.raises(UserError, match=words):
@@ -550,6 +535,18 @@ def test_logs_of_a_restart_and_tables_that_got_one_name_are_one_run(tmp_path):
         (tmp_path / f"{name}.csv").write_text(f"step,loss\n30,{value}\n")
     named = import_logs([f"r={tmp_path / name}.csv" for name in "ab"], FACTS)
     assert named.curves["loss"].tolist() == [3]
+
+
+def test_logs_behind_links_are_read_once_and_hidden_copies_not(tmp_path):
+    logs = written(tmp_path / "logs", "notes.txt", [])
+    for place in (logs / "run", logs / ".ipynb_checkpoints", tmp_path / "far"):
+        jsonl(place, curve())
+    for link, to in {"far": "../far", "a": "run", "run/up": "..", "run/a": "log.jsonl"}.items():
+        (logs / link).symlink_to(to)
+    assert tables(logs).runs["run_id"].tolist() == ["far", "run"]
+    (logs / "gone.csv").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"gone\.csv: is a link that leads nowhere"):
+        tables(logs)
 
 
 def test_runs_of_one_name_from_two_places_are_refused(tmp_path):
@@ -662,7 +659,9 @@ def test_rows_of_one_size_and_rising_tokens_are_one_run(tmp_path):
     assert (run["latent_tokens"], run["nats_per_token"]) == (300_000_000, held_out(30))
     assert found.curves["latent_tokens"].tolist() == [s * 10_000_000 for s in STEPS]
     assert found.evaluations["annealed"].tolist() == [False, False, True]
-    steps = import_logs([source], known | {"tokens_per_step": "1e6"}).curves["step"]
+    source = table(tmp_path, "\n".join(["tokens,loss", *(f"0.{s},3" for s in STEPS)]), "log.csv")
+    known |= {"tokens_per_step": "1e6"}
+    steps = import_logs([source], known, unit=["tokens=billions"]).curves["step"]
     assert steps.tolist() == [10 * s for s in STEPS]
     named = "\n".join(["run,tokens,val_loss", *(f"{r},{s}e6,3" for r in "ab" for s in STEPS)])
     assert len(import_logs([table(tmp_path, named, "two.csv")], known).runs) == 2
@@ -813,10 +812,7 @@ def test_a_number_that_some_lines_leave_out_is_read_from_the_others(tmp_path):
     ("last", "said"),
     [
         ("", r"epochs are rounded to 0; import its trainer_state\.json"),
-        (
-            "{'loss': 2.0 'epoch': 0.0}",
-            r"damaged log \(.*'loss': 2\.0 'epoch'.* is no dictionary\)",
-        ),
+        ("{'loss': 2.0 'epoch': 0.0}", r"damaged \(.*'loss': 2\.0 'epoch'.* is no dictionary\)"),
     ],
 )
 def test_rows_of_the_trainer_that_cannot_be_read_are_said(tmp_path, last, said):
@@ -850,7 +846,7 @@ def test_a_line_that_no_known_program_prints_comes_with_a_pattern_that_reads_it(
     (pattern,) = re.findall("--line '(.*)'", str(told.value))
     found = import_logs([place], FACTS, lines=[pattern])
     assert found.curves["step"].tolist() == list(STEPS)
-    for bad, words in (("(", "no regular expression"), (r"(?P<step>\d+)", r"needs a group")):
+    for bad, words in (("(", "no regular expression"), (r"(?P<step>\d+)", r"needs \(\?P<step>")):
         with pytest.raises(UserError, match=words):
             import_logs([place], FACTS, lines=[bad])
 

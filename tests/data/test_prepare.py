@@ -138,7 +138,8 @@ def test_rows_of_a_library_are_read(tmp_path, monkeypatch, make):
         quietly([source], tmp_path / "other", text_field="body", **settings)
 
 
-def test_held_out_documents_are_picked_by_their_text_alone(tmp_path):
+def test_held_out_documents_are_picked_by_their_text_alone(tmp_path, capsys):
+    """And given ones that are training text, too, are counted."""
     texts = documents(400)
     (tmp_path / "a.jsonl").write_bytes(jsonl(texts))
     (tmp_path / "b.jsonl").write_bytes(jsonl([*documents(200, seed=1), *reversed(texts)]))
@@ -148,6 +149,19 @@ def test_held_out_documents_are_picked_by_their_text_alone(tmp_path):
     assert small == large & set(texts)
     assert 20 < len(small) < 65
     assert not large & set(read_back(tmp_path / "b", "train"))
+    assert not capsys.readouterr().err
+    quietly([tmp_path / "a.jsonl"], tmp_path / "c", validation=[str(tmp_path / "b.jsonl")])
+    both, all_of_b = len({*texts}), len({*texts, *documents(200, seed=1)})
+    assert f"c: {both} of {all_of_b} held-out documents are training" in capsys.readouterr().err
+
+
+def test_text_behind_links_is_read_and_hidden_copies_are_not(tmp_path):
+    for name in ("here/a.txt", "here/.ipynb_checkpoints/a.txt", "far/b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "here" / "far").symlink_to("../far")
+    found = text_sources.find_sources([str(tmp_path / "here")], "train", tmp_path / "out")
+    assert [source.record.name for source in found] == ["a.txt", "b.txt"]
 
 
 def test_of_a_few_long_documents_the_ends_are_held_out_or_it_is_refused_before_the_work(

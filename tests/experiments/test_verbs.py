@@ -103,7 +103,7 @@ def test_a_study_of_one_s_own_goes_by_its_name(tmp_path, monkeypatch):
     assert folder_of("mine", "quick") == Path("mine")
     assert folder_of("runs/mine", "quick") == Path("runs/mine")
     assert folder_of("laptop", "smoke") == Path("runs/laptop-smoke")
-    with pytest.raises(UserError, match=r"yours: no such folder, nor a study; .* there are: mine$"):
+    with pytest.raises(UserError, match=r"yours: no such folder or study; .* there are: mine$"):
         folder_of("yours", "quick")
 
 

@@ -75,7 +75,7 @@ OVERRIDES = [
     ("model.experts={count=4, per_token=2, feed_forward_size=9}", "must be multiples of 4"),
     ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
     ("data.corpora=[]", "data.corpora: "),
-    ("schedule.stop_after=100", "schedule: stop_after = 100 does not lie before steps = 100"),
+    ("schedule.stop_after=100", "schedule: stop_after = 100 is not before steps = 100"),
     ("study='../../x'", "study: '../../x': a name has at most 100 letters"),
     ('name="\\u001b[31m"', "name: '\\x1b[31m': a name has at most 100 letters"),
     ("execution.micro_batch=3", "execution.micro_batch = 3 does not divide the 16 sequences"),
@@ -97,7 +97,10 @@ def test_a_bad_override_is_named(place, override, expected):
 FILES = {
     "nothing": (b"", "run.toml: model, data, batch, optimizer, schedule: missing; give them"),
     "not UTF-8": (b"seed = '\xff'", "run.toml: not valid TOML: "),
-    "an unknown section": (b"[modle]\nlayers = 1", "modle: unknown key; did you mean model?"),
+    "an unknown section": (
+        b"\xef\xbb\xbf[modle]\nx = 1",
+        "modle: unknown key; did you mean model?",
+    ),
 }
 
 

@@ -200,7 +200,7 @@ TEXTS = {
     "blank.jsonl": (b'\n\n{"text": ""}\n', "no document is left for train"),
     "other.jsonl": (b'{"body": "a"}\n', "it has: body: str"),
     "null.jsonl": (b'{"text": null}\n', "null.jsonl, line 1: 'text' is null; --skip-empty"),
-    "half.jsonl": (b'{"text": "\\ud800"}\n', "half.jsonl, line 1: holds half of a surrogate pair"),
+    "half.jsonl": (b'{"text": "\\ud800"}\n', "half.jsonl, line 1: holds half a surrogate pair"),
     "empty.txt": (b"", "no document is left for train"),
     **{f"no.jsonl{end}": (b"plain", f"no.jsonl{end}: cannot be read") for end in PACKED},
     "a.parquet": (b"PAR1", "a.parquet: cannot be read"),

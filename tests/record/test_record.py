@@ -194,7 +194,9 @@ def test_runs_are_found_by_their_record_at_any_depth(tmp_path):
     for name in ("b/x", "a"):
         open_run(tmp_path / name)
     (tmp_path / "b" / "x" / "checkpoints" / "run.json").mkdir(parents=True)
+    (tmp_path / "b" / "up").symlink_to("..")
     assert run_record.find_run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b" / "x"]
+    assert [path.name for path in run_record.find_run_folders(tmp_path / "b")] == ["a", "x"]
 
 
 def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(tmp_path, monkeypatch, capsys):

@@ -278,9 +278,7 @@ def test_a_head_on_a_later_target_may_come_before_the_main_one(order, compiled):
 
 
 @pytest.mark.parametrize("order", ["w23", "2w3", "23w"])
-@pytest.mark.parametrize(
-    ("shift", "line"), [(1, ""), (0, "tokens themselves"), (4, "shifted by 4")]
-)
+@pytest.mark.parametrize(("shift", "line"), [(1, ""), (0, "tokens themselves"), (4, "by 4")])
 def test_tables_of_hashes_beside_the_tokens_change_no_verdict(order, shift, line):
     tokens = text(POSITIONS * 4 + 4)
     ids = tokens[:, : POSITIONS * 4]

@@ -72,7 +72,7 @@ def test_its_code_trains_and_is_part_of_the_run_s_identity(own, words):
     assert record.metrics[0]["loss"] < 0.999 * mce
     edit(own, FOCAL.replace("SCALE = 1.0", "SCALE = 3.0"))
     assert loss_of(kept).setting["source"] != source
-    with pytest.raises(UserError, match="has other code than when the run was made: restore it"):
+    with pytest.raises(UserError, match="has other code than when the run began: restore it"):
         from_dict(record.header["config"])
     edit(own, "raise SystemExit(1)")  # finished work is read without it
     keep(Path("runs"), Path("kept"))

@@ -441,9 +441,7 @@ class Schedule(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.stop_after is not None and self.stop_after >= self.steps:
-            raise ValueError(
-                f"stop_after = {self.stop_after} does not lie before steps = {self.steps}"
-            )
+            raise ValueError(f"stop_after = {self.stop_after} is not before steps = {self.steps}")
         decay = max(1, self.decay_steps)
         if self.warmup_steps + decay > self.steps:  # the rate would jump where they overlap
             raise ValueError(
@@ -608,15 +606,11 @@ class Config(Strict):
     def _check(self) -> Self:
         superposed, steps = self.superposition.steps or 0, self.schedule.steps
         if superposed > steps:
-            raise ValueError(
-                f"superposition.steps = {superposed} is more than schedule.steps = {steps}"
-            )
+            raise ValueError(f"superposition.steps = {superposed} exceeds schedule.steps = {steps}")
         self._check_rivals()
         unit, experts = EXPERT_UNIT[self.numerics.dtype], self.model.experts
         if experts and (self.model.hidden_size % unit or experts.feed_forward_size % unit):
-            raise ValueError(
-                f"experts: hidden_size and feed_forward_size must be multiples of {unit}"
-            )
+            raise ValueError(f"experts: hidden_size, feed_forward_size must be multiples of {unit}")
         return self
 
     def _check_rivals(self) -> None:
@@ -695,7 +689,7 @@ def from_record(config: Mapping[str, Any], source: str = "config") -> Config:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the values of a TOML file. Raises `UserError` if it cannot be read or parsed."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
     except (ValueError, RecursionError) as error:

@@ -54,9 +54,7 @@ def evaluate_run(
             "next-token loss means nothing: name a later --step"
         )
     if tasks is None and (max_length or tokenizer):
-        raise UserError(
-            "--max-length and --tokenizer go with --tasks; name tasks, or leave them out"
-        )
+        raise UserError("--max-length and --tokenizer go with --tasks; add tasks or leave them out")
     if not read_segments(run.folder):
         raise UserError(f"{run.folder / 'segments.jsonl'}: missing or empty; copy it with the run")
     domains = _named_folders(held_out) or domains_of_run(run)

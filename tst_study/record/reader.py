@@ -17,7 +17,6 @@ later of two rows for the same step. Anything else that does not fit the schema 
 names the file and, in a log, the line.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from tst_study.atomic_files import content_of, read_json
+from tst_study.atomic_files import content_of, folders_below, read_json
 from tst_study.config.schema import from_record
 from tst_study.errors import UserError, first_problem
 
@@ -405,12 +404,12 @@ def is_over(folder: str | Path) -> bool:
 
 
 def find_run_folders(root: str | Path) -> list[Path]:
-    """Find all run folders at or below `root`, sorted. Run folders within a run folder are not
-    found."""
+    """Find all run folders at or below `root` (`folders_below`), sorted. Run folders within a run
+    folder are not found."""
     run_folders: list[Path] = []
-    for path, folders, files in os.walk(root):
+    for path, folders, files in folders_below(root):
         if "run.json" in files:
-            run_folders.append(Path(path))
+            run_folders.append(path)
             folders.clear()
     return sorted(run_folders)
 

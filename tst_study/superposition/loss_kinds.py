@@ -182,13 +182,9 @@ def loss_of(setting: LossSetting) -> BagLoss:
     found = _imported(str(given["kind"])) if is_own(given) else LOSSES.get(given.get("kind") or "")
     kind, source = given.pop("kind", None), given.pop("source", None)
     if found is None:
-        raise ValueError(
-            f"loss kind {kind!r} is unknown: use one of {', '.join(LOSSES)}, or MODULE:CLASS"
-        )
+        raise ValueError(f"loss kind {kind!r} is unknown: use {', '.join(LOSSES)} or MODULE:CLASS")
     if source is not None and source != _source(found.__module__):
-        raise ValueError(
-            f"loss kind {kind!r} has other code than when the run was made: restore it"
-        )
+        raise ValueError(f"loss kind {kind!r} has other code than when the run began: restore it")
     known = {one.name: one for one in fields(found) if one.init}
     for key, value in given.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -93,9 +93,7 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
         )
     alone = set(rows["level"]) - set(rows["level"][rows["bag_size"] == 1])
     if alone:
-        raise UserError(
-            f"{min(alone)}: superposed runs without a baseline (bag_size 1) of their own"
-        )
+        raise UserError(f"{min(alone)}: superposed runs without a baseline (bag_size 1)")
     named = [rows[name].map(str) for name in ("level", "bag_size", "weighting")]
     return rows.assign(targets=_targets(rows), prefix=named[0] + " " + named[1] + " " + named[2])
 
@@ -128,9 +126,7 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         fits.append(not reason)
     rows = points_of(kept).assign(level=level, kind=kept["corpus"] + ", " + kept["eval_set"])[fits]
     if not (rows["bag_size"] > 1).any():
-        raise UserError(
-            "no superposed run with a finished baseline of its seed: nothing to predict"
-        )
+        raise UserError("no superposed run has a finished baseline of its seed: nothing to predict")
     columns = ["kind", "level", "params", "tokens", "bag_size", "step_ratio", "weighting", "loss"]
     return rows_of_frame(rows[[*columns, "seed"]]), pd.DataFrame(excluded)
 

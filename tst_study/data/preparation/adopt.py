@@ -139,9 +139,7 @@ def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: i
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as {kind} ({error})") from error
     if announced not in (None, ids.size):
-        raise UserError(
-            f"{path}: holds {ids.size:,} tokens and announces {announced:,}; copy it again"
-        )
+        raise UserError(f"{path}: has {ids.size:,} tokens, announces {announced:,}; copy it again")
     lengths = np.diff(_document_ends(ids, end) if ends is None else ends, prepend=0)
     if lengths.max() > np.iinfo(np.int32).max:
         raise UserError(

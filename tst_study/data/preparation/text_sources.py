@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Literal
 import pyarrow
 import pyarrow.parquet
 
+from tst_study.atomic_files import files_below
 from tst_study.data.manifest import MANIFEST, TOKENIZER, SourceRecord
 from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError, first_line, one_of
@@ -81,16 +82,18 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
     - a file: `.txt`, `.text` or `.md` is one document; `.jsonl`, `.ndjson` or `.json` has one
       document in each line; `.parquet` has one in each row. All but parquet may be compressed, with
       `.gz`, `.xz`, `.bz2` or `.zst` after the ending.
-    - a glob of such files, or a folder, of which all such files at any depth are read, except the
-      JSON of prepared folders in it. The files of one name are sorted.
+    - a glob of such files, or a folder, of which all such files at any depth are read, also behind
+      links, except hidden ones and the JSON of prepared folders in it. The files of one name are
+      sorted.
     - `hf://owner/dataset[/configuration][:split]`, a dataset that the `datasets` library streams
       from the hub; `hf:///a/folder` is one on this machine. The default split is `train`.
 
     Files in the folder `besides` are left out.
 
-    Raises `UserError` for a name that matches no file, and for a file whose path is not UTF-8,
-    whose ending is unknown, or which is not an ordinary file (a pipe, a device, or a folder that a
-    glob matches). In a folder, files with unknown endings are passed over instead.
+    Raises `UserError` for a name that matches no file, for a link in a folder that leads nowhere,
+    and for a file whose path is not UTF-8, whose ending is unknown, or which is not an ordinary
+    file (a pipe, a device, or a folder that a glob matches). In a folder, files with unknown
+    endings are passed over instead.
     """
     sources: list[Source] = []
     for name in names:
@@ -109,7 +112,7 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
 def _files(name: str, path: Path) -> list[Path]:
     paths = []
     if name and path.is_dir():
-        found = (p for p in path.rglob("*") if p.is_file() and _ending(p) in KINDS)
+        found = (p for p in files_below(path) if _ending(p) in KINDS)
         paths = [p for p in found if not _is_of_prepared_folder(p)]
     elif name:
         paths = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]
@@ -210,9 +213,7 @@ def _field(document: Any, name: str, place: str, skip_empty: bool) -> str:
             f" {', '.join(kinds) or type(document).__name__}); name the field with --text-field"
         )
     if not is_whole(text):
-        raise UserError(
-            f"{place}: holds half of a surrogate pair, which is no character; remove it"
-        )
+        raise UserError(f"{place}: holds half a surrogate pair, which is no character; remove it")
     return text
 
 
