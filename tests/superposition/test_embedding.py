@@ -17,10 +17,10 @@ def table_and_bags(dtype, bag_size, vocabulary=53, width=12):
 def test_a_bag_of_one_token_is_its_embedding_bit_for_bit(dtype):
     weight, token_ids = table_and_bags(dtype, bag_size=1)
     upstream = torch.randn(3, 5, 12).to(dtype)
-    plain = F.embedding(token_ids.squeeze(2), weight)
+    plain = F.embedding(token_ids.squeeze(2), weight.to(torch.promote_types(dtype, torch.float32)))
     bagged = bag_embedding(weight, token_ids)
-    assert torch.equal(bagged, plain)
-    (plain_grad,) = torch.autograd.grad(plain, weight, upstream)
+    assert torch.equal(bagged, plain.to(dtype))
+    (plain_grad,) = torch.autograd.grad(plain, weight, upstream.to(plain.dtype))
     (bagged_grad,) = torch.autograd.grad(bagged, weight, upstream)
     assert torch.equal(bagged_grad, plain_grad)
 
@@ -40,6 +40,14 @@ def test_a_latent_token_is_the_mean_of_its_embeddings(dtype, bag_size):
     (grad,) = torch.autograd.grad(latent, weight, upstream)
     (exact_grad,) = torch.autograd.grad(exact, weight, upstream.double())
     assert (grad - exact_grad).norm() <= 2 * torch.finfo(dtype).eps * exact_grad.norm()
+
+
+@pytest.mark.parametrize("bag_size", [1, 4])
+def test_the_gradient_of_a_frequent_token_does_not_stop_growing_in_bfloat16(bag_size):
+    weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
+    latent = bag_embedding(weight, torch.ones(1, 4096, bag_size, dtype=torch.long))
+    (grad,) = torch.autograd.grad(latent.float().sum(), weight)
+    assert grad.tolist() == [[0.0], [4096.0]]
 
 
 def test_token_ids_need_a_bag_axis():

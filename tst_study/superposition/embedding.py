@@ -12,6 +12,10 @@ from torch.autograd.graph import get_gradient_edge
 from tst_study.superposition.derivatives import in_torch_func
 from tst_study.superposition.vocabulary_shard import to_local
 
+FULL = torch.float32, torch.float64
+"""The types of a table whose gradient torch may add up on a CPU, where it adds in the table's own
+type. In bfloat16 the sum of a token that occurs a thousand times in a batch stops growing."""
+
 
 def bag_embedding(
     weight: Tensor,
@@ -24,8 +28,8 @@ def bag_embedding(
     """Embed each bag as the mean of its s embeddings, summed in float32 (float64 for a float64
     weight).
 
-    For bags of one token and the whole table, the result is that of `F.embedding`, bit for bit. On
-    a CPU, gradients have the same bits in every run.
+    For bags of one token and the whole table, the result is that of `F.embedding`, bit for bit.
+    Gradients are summed in float32, too. On a CPU, they have the same bits in every run.
 
     If the vocabulary is sharded over ranks, each rank holds the rows [vocabulary_start,
     vocabulary_start + V). Tokens of other shards contribute zero to its sums, and `reduce` adds up
@@ -61,7 +65,7 @@ def bag_embedding(
     members = None if mask is None else mask.reshape(-1, bag_size)
     size = bag_size if mask is None else mask.sum(dim=2, keepdim=True)
     if reduce is None:
-        if bag_size == 1:
+        if bag_size == 1 and (weight.is_cuda or weight.dtype in FULL):
             return F.embedding(token_ids.squeeze(2), weight)
         sums = _bag_sums(weight, bags, members).view(batch, positions, -1)
         return (sums / size).to(weight.dtype)
@@ -92,7 +96,7 @@ def _bag_sums(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
         wide = torch.promote_types(weight.dtype, torch.float32)
         rows = F.embedding(bags, weight).to(wide)
         return (rows if mask is None else rows * mask.unsqueeze(2)).sum(dim=1)
-    if torch.compiler.is_compiling() and weight.dtype in (torch.float32, torch.float64):
+    if torch.compiler.is_compiling() and weight.dtype in FULL:
         return _embedding_bag_sum(weight, bags, mask)
     sums: Tensor = _BagSum.apply(weight, bags, mask)  # type: ignore[no-untyped-call]
     return sums
@@ -111,7 +115,7 @@ class _BagSum(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
         ctx.save_for_backward(weight, bags, mask)
         ctx.graph = None
-        if weight.dtype in (torch.float32, torch.float64):
+        if weight.dtype in FULL:
             if not ctx.needs_input_grad[0]:
                 return _embedding_bag_sum(weight, bags, mask)
             with torch.enable_grad():
@@ -128,8 +132,8 @@ class _BagSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         weight, bags, mask = ctx.saved_tensors
-        grad = grads[0].to(weight.dtype)
         if torch.is_grad_enabled():
+            grad = grads[0].to(weight.dtype)
             of_rows = grad.unsqueeze(1).expand(-1, bags.shape[1], -1)
             of_rows = of_rows if mask is None else of_rows * mask.unsqueeze(2)
             return (
@@ -141,8 +145,9 @@ class _BagSum(torch.autograd.Function):
         # it takes a second forward pass, which costs little.
         if ctx.graph is None:
             with torch.enable_grad():
-                table = weight.detach().requires_grad_()
+                table = (weight if weight.is_cuda else weight.float()).detach().requires_grad_()
                 ctx.graph = table, get_gradient_edge(_embedding_bag_sum(table, bags, mask))
         table, edge = ctx.graph
+        grad = grads[0].to(table.dtype)
         (grad_weight,) = torch.autograd.grad(edge, table, grad, retain_graph=True)
-        return grad_weight, None, None
+        return grad_weight.to(weight.dtype), None, None
