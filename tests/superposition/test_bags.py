@@ -1,13 +1,9 @@
 import pytest
 import torch
 
-from tests.superposition.naive import IGNORE, targets_of_labels, targets_of_raw_tokens
+from tests.superposition.naive import targets_of_labels
 from tst_study.superposition import bag_inputs, bag_targets
 from tst_study.superposition.bags import shuffle_bags
-
-
-def next_token_labels(raw: torch.Tensor) -> torch.Tensor:
-    return torch.cat([raw[:, 1:], torch.full_like(raw[:, :1], IGNORE)], dim=1)
 
 
 def test_bags_are_contiguous_and_do_not_overlap():
@@ -21,10 +17,8 @@ def test_bags_are_contiguous_and_do_not_overlap():
 @pytest.mark.parametrize("positions", [1, 4])
 def test_targets_are_raw_tokens_by_position(bag_size, output_only, positions):
     stride = 1 if output_only else bag_size
-    raw = torch.randint(1000, (3, positions * stride))
-    labels = next_token_labels(raw)
+    labels = torch.randint(1000, (3, positions * stride))
     targets = bag_targets(labels, bag_size, stride)
-    assert torch.equal(targets, targets_of_raw_tokens(raw, bag_size, stride))
     assert torch.equal(targets, targets_of_labels(labels, bag_size, stride))
 
 

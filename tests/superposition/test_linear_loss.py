@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
-from tst_study.superposition import bag_loss, linear_bag_loss, linear_loss
+from tst_study.superposition import bag_loss, bag_targets, linear_bag_loss, linear_loss
 from tst_study.superposition.row_chunks import rows_with_head
 
 POSITIONS, BATCH, WIDTH, VOCABULARY = 13, 3, 8, 300
@@ -79,6 +80,31 @@ def test_any_cross_entropy_becomes_the_bag_loss(bag_size, stride, weighting):
         found.append([loss, *torch.autograd.grad(2.0 * loss, (hidden, weight))])
     for own, other in zip(*found, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "power_law"])
+def test_a_kernel_of_others_shifts_no_loss_in_bfloat16(weighting):
+    """Coefficients of 5/6 and 1/6 round by different shares."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(2000, 64, generator=generator).mul(0.3).bfloat16()
+    labels = torch.randint(2000, (1, 512 * 6), generator=generator)
+    own = bag_targets(labels, 6).clamp(min=0)
+    hidden = weight[own].float().sum(2).mul(0.8).bfloat16()  # so that targets are likely
+    given = {"weighting": weighting, "batch_first": True}
+
+    def kernel(*inputs: torch.Tensor) -> torch.Tensor:
+        return _fused(*(x.float() if x.is_floating_point() else x for x in inputs))
+
+    exact = linear_bag_loss(hidden.double(), weight.double(), labels, 6, **given)
+    found = linear_bag_loss(hidden, weight, labels, 6, **given, cross_entropy=kernel)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-3)
+
+
+def test_without_gradients_only_the_logits_are_computed():
+    hidden, weight, labels = _inputs(torch.float32, 4, 4)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        linear_bag_loss(hidden, weight, labels, 4)
+    assert counter.get_total_flops() == 2 * hidden.numel() * len(weight)
 
 
 def test_autocast_casts_as_a_linear_layer_does():

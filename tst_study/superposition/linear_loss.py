@@ -91,6 +91,8 @@ def linear_bag_loss(
     # The loss is linear in the log-probabilities: -sum over rows and offsets of c · log P. If the
     # whole batch has no valid target, the share is nan, and so are the coefficients c.
     coefficients = torch.where(valid, share / counts, torch.where(share.isnan(), share, 0.0))
+    if not torch.is_grad_enabled():  # which the pass over chunks cannot see
+        hidden, weight = hidden.detach(), weight.detach()
     rows = hidden.reshape(-1, hidden.shape[-1])
     with torch.autocast(device, enabled=False):
         # The gradient of a logit is about P / N. In float16 many would become 0 before a gradient
@@ -129,7 +131,14 @@ def _by_first_target(
         return torch.dot(losses.to(totals.dtype), totals)
     apart = -coefficients
     apart[:, 0] += totals
-    rows = F.embedding_bag(targets, weight, mode="sum", per_sample_weights=apart.to(weight.dtype))
+    parts = [apart.to(weight.dtype)]
+    if weight.dtype != apart.dtype:
+        # Rounded coefficients do not add up to 0, which would shift the loss by some thousandths of
+        # its logits. So what was rounded off is added, too.
+        parts.append((apart - parts[0]).to(weight.dtype))
+    rows = F.embedding_bag(
+        targets.repeat(1, len(parts)), weight, mode="sum", per_sample_weights=torch.cat(parts, 1)
+    )
     return torch.dot(losses.to(totals.dtype), totals) + (hidden * rows).sum(dtype=totals.dtype)
 
 
