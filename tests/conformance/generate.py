@@ -6,8 +6,8 @@ which are checked against it.
 
 What a case gives stands in `cases.json`, and this computes all answers anew: those of the right
 `Reading`, of normalisations that are right, too, and of the usual mistakes. A new case is what it
-gives, appended there, and a further mistake only adds answers; a change of what a case gives, or
-calls right, needs another `cases_version`.
+gives, appended there, and a further normalisation or mistake only adds answers; a change of what a
+case gives, or calls right, needs another `cases_version`.
 """
 
 import json
@@ -43,8 +43,8 @@ class Reading:
     """The whole `bag`, its `first` token alone, a bag `across` documents or a `strided` one; or one
     target for each position from the `flat` row of all bags."""
     mean: str = "offsets"
-    """Over the valid targets at each offset, then over offsets; over all `targets` together; or
-    over all with `ignored` ones, as zeros."""
+    """Over the valid targets at each offset, then over offsets; over those of each bag, then over
+    `bags`; over all `targets` together; or over all with `ignored` ones, as zeros."""
     drops_last: bool = False
     """Whether the last bag of a row has no target."""
     power: int = 0
@@ -53,8 +53,10 @@ class Reading:
 
 NORMALISATIONS: dict[str, dict[str, Any]] = {
     "the mean over all targets": {"mean": "targets"},
+    "the mean of each bag's mean": {"mean": "bags"},
     "the last bag dropped": {"drops_last": True},
     "the last bag dropped and the mean over all targets": {"mean": "targets", "drops_last": True},
+    "the last bag dropped and the mean of each bag's mean": {"mean": "bags", "drops_last": True},
 }
 NORMALISATIONS |= {
     "a bag of padding alone as zeros" + words: {**changes, "empty": "zeros"}
@@ -140,12 +142,16 @@ def evaluate(case: Case, table: np.ndarray, head: np.ndarray, reading: Reading) 
     else:
         total = sum(weights[i] * count for i, count in counted.items())
         shares = {i: weights[i] / total for i in valid}
+    kept = sum(any(y != IGNORE for y in targets) for *_, targets in every)
     loss, grad_table, grad_head = 0.0, np.zeros_like(table), np.zeros_like(head)
     for tokens, parts, targets in every:
         x = sum(table[token] for token in tokens) / parts
         logits = x @ head
         log_normalizer = np.log(np.exp(logits).sum())
         grad_logits = np.zeros_like(logits)
+        if reading.mean == "bags":
+            own = {i: weights[i] for i, y in enumerate(targets) if y != IGNORE}
+            shares = {i: weight / sum(own.values()) / kept for i, weight in own.items()}
         for i, target in enumerate(targets):
             if target != IGNORE:
                 share = shares[i] * float(case["bag_size"]) ** reading.power
@@ -183,8 +189,8 @@ def answers(case: Case, table: np.ndarray, head: np.ndarray) -> Case:
         printed = np.array(found[key])
         nearest = min((np.abs(printed - each).max() for each in known), default=1.0)
         known.append(printed)
-        assert nearest < 1e-9 or nearest > 1e-4, f"{reading}: too close to another reading"
-        return found if nearest > 1e-4 else None
+        assert nearest < 1e-9 or nearest > 5e-5, f"{reading}: too close to another reading"
+        return found if nearest > 5e-5 else None
 
     right = new(Reading())
     assert right is not None
