@@ -7,36 +7,24 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from tst_study.batches import StepBatches
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import fork_point
-from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate
+from tst_study.config.phase_plan import is_annealed, learning_rate
 from tst_study.cost.compute import flops_until
 from tst_study.data.held_out import HeldOut
 from tst_study.held_out_loss import evaluate
-from tst_study.model.experts import RoutingLog
-from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.events import Due
-from tst_study.parallel.optimizer import ModelOptimizer
-from tst_study.parallel.process_groups import Launch, Ranks
+from tst_study.parallel.process_groups import Ranks
 from tst_study.process.step_clock import StepClock
 from tst_study.record.log import RunLog
 
-
-class Training(Protocol):
-    """The parts of a `Trainer` that a `Bookkeeper` reads."""
-
-    launch: Launch
-    plan: PhasePlan
-    model: SuperposedGPT
-    optimizer: ModelOptimizer
-    batches: StepBatches
-    routing: RoutingLog | None
+if TYPE_CHECKING:
+    from tst_study.train import Trainer
 
 
 class DivergedError(Exception):
@@ -52,7 +40,7 @@ class Bookkeeper:
     """Logs, evaluates, saves and restores the run of one trainer."""
 
     def __init__(
-        self, trainer: Training, folder: Path, log: RunLog, data: dict[str, Any], held_out: HeldOut
+        self, trainer: "Trainer", folder: Path, log: RunLog, data: dict[str, Any], held_out: HeldOut
     ) -> None:
         """`data`: the run's fingerprints (`data.run_data.fingerprints`)."""
         self.launch = trainer.launch

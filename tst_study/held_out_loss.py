@@ -59,8 +59,9 @@ def evaluate(
     # others at zero. The sum over ranks thus adds only zeros to each entry, so that the result does
     # not depend on the number of ranks.
     sums = torch.zeros(count, dtype=torch.float64)
+    tokens = torch.from_numpy((held_out.labels >= 0).sum(1)).double()
     for first in range(0, count, ranks.data_size * at_once):
-        say(int((held_out.labels[:first] >= 0).sum()))
+        say(int(tokens[:first].sum()))
         start = first + ranks.data_rank * at_once
         rows = np.arange(start, start + at_once)
         if ranks.data_size == 1:
@@ -79,7 +80,6 @@ def evaluate(
         sums[start : start + new] = losses.sum(1)[:new].double().cpu()
     sums = ranks.sum_over_data(sums.to(ranks.device)).cpu()
     model.train()
-    tokens = torch.from_numpy((held_out.labels >= 0).sum(1)).double()
     total = int(tokens.sum())
     by_document: dict[str, list[Any]] = {}
     if held_out.documents is not None:
