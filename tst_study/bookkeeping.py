@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +19,9 @@ from tst_study.cost.compute import flops_until
 from tst_study.data.held_out import HeldOut
 from tst_study.held_out_loss import evaluate
 from tst_study.parallel.events import Due
-from tst_study.parallel.process_groups import Ranks
+from tst_study.parallel.process_groups import Launch, Ranks
 from tst_study.process.step_clock import StepClock
 from tst_study.record.log import RunLog
-
-if TYPE_CHECKING:
-    from tst_study.train import Trainer
 
 
 class DivergedError(Exception):
@@ -40,11 +37,12 @@ class Bookkeeper:
     """Logs, evaluates, saves and restores the run of one trainer."""
 
     def __init__(
-        self, trainer: "Trainer", folder: Path, log: RunLog, data: dict[str, Any], held_out: HeldOut
+        self, trainer: Any, folder: Path, log: RunLog, data: dict[str, Any], held_out: HeldOut
     ) -> None:
-        """`data`: the run's fingerprints (`data.run_data.fingerprints`)."""
-        self.launch = trainer.launch
-        self.config, self.ranks = trainer.launch.config, trainer.launch.ranks
+        """`trainer`: the `train.Trainer`, whose module imports this one. `data`: the run's
+        fingerprints (`data.run_data.fingerprints`)."""
+        self.launch: Launch = trainer.launch
+        self.config, self.ranks = self.launch.config, self.launch.ranks
         self.model, self.optimizer, self.batches = trainer.model, trainer.optimizer, trainer.batches
         self.plan, self.routing = trainer.plan, trainer.routing
         self.log, self.data, self.held_out = log, data, held_out

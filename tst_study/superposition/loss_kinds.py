@@ -13,14 +13,12 @@ from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from tst_study.superposition.weighting import WeightingOverSteps, offset_weights, weight_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from tst_study.superposition.losses import Bags
 
 Mode: TypeAlias = Literal["full", "input_only", "output_only"]
 """The sides of a superposed step that are bagged: input and targets, the input alone, or the
@@ -32,6 +30,18 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 IGNORE = -100
 """The label of a position without a target, which no loss counts. It is torch's default, too."""
+
+
+class BatchOfBags(Protocol):
+    """What our losses ask of a batch. `losses.Bags` answers, and has the tensors for losses that
+    ask for more."""
+
+    def log_probabilities(self) -> Tensor: ...
+    def one_vs_rest(self, kind: Literal["binary_cross_entropy", "hinge"]) -> Tensor: ...
+    def members(self) -> Tensor: ...
+    def mean(self, losses: Tensor) -> Tensor: ...
+    def mean_of_positions(self, losses: Tensor) -> Tensor: ...
+    def mean_above_vocabulary(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ class MultiHot(BagLoss):
     def in_one_pass(self) -> bool:  # type: ignore[override]
         return not self.label_smoothing
 
-    def __call__(self, bags: Bags) -> Tensor:
+    def __call__(self, bags: BatchOfBags) -> Tensor:
         loss = bags.mean(-bags.log_probabilities())
         if self.label_smoothing:
             loss = loss + self.label_smoothing * bags.mean_above_vocabulary()
@@ -114,7 +124,7 @@ class SumToOne(BagLoss):
     loss is not negative.
     """
 
-    def __call__(self, bags: Bags) -> Tensor:
+    def __call__(self, bags: BatchOfBags) -> Tensor:
         members = bags.members()
         # The loss of an empty set would be inf and its gradient nan, and a weight of zero would
         # remove neither. So a position without a valid target keeps its first target anyway.
@@ -129,7 +139,7 @@ class BinaryCrossEntropy(BagLoss):
     """`1/V sum_v softplus(-t_v z_v)`, where t_v = +1 if token v is a valid target of the position,
     and -1 if it is not."""
 
-    def __call__(self, bags: Bags) -> Tensor:
+    def __call__(self, bags: BatchOfBags) -> Tensor:
         return bags.mean_of_positions(bags.one_vs_rest("binary_cross_entropy"))
 
 
@@ -137,7 +147,7 @@ class BinaryCrossEntropy(BagLoss):
 class Hinge(BagLoss):
     """`1/V sum_v max(0, 1 - t_v z_v)`, with t_v as in `BinaryCrossEntropy`."""
 
-    def __call__(self, bags: Bags) -> Tensor:
+    def __call__(self, bags: BatchOfBags) -> Tensor:
         return bags.mean_of_positions(bags.one_vs_rest("hinge"))
 
 
