@@ -81,8 +81,7 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(t
     assert "given up: launches in a row without a new checkpoint: 4 (its process was" in reasons
     assert "killed by SIGKILL, as when memory runs out" in reasons
     assert all(run_state(tmp_path, name)["state"] == "failed" for name in ("fail", "bug", "killed"))
-    (log,) = tmp_path.glob("bug-*/job/log.txt")
-    assert "Traceback" in log.read_text()
+    assert "Traceback" in next(tmp_path.glob("bug-*/job/log.txt")).read_text()
     # A launcher that is still at work might start them again.
     assert cancel_runs(tmp_path, "killed") == [run.name for run in tmp_path.glob("killed-*")]
     (tmp_path / "healed").touch()
@@ -181,7 +180,7 @@ def test_two_submitters_at_once_start_each_run_once_and_no_more_than_asked_for(t
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert [len(queue.over) for queue in done] == [6, 6]
     assert set(launches(tmp_path).values()) == {1}
     assert max(at_once) == 2
@@ -194,8 +193,7 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(tmp_path, number):
     for name in ("seconds_3600", "seconds_61"):
         said = run_state(tmp_path, name)
         assert (said["state"], said["message"].partition(" ")[0]) == ("preempted", "SIGTERM")
-        (folder,) = tmp_path.glob(f"{name}-*")
-        assert not file_lock.is_held(folder)
+    assert not any(map(file_lock.is_held, tmp_path.iterdir()))
 
 
 def stopped_by(number: signal.Signals, study: Study, root: Path) -> int:
