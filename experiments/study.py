@@ -95,7 +95,7 @@ class Study:
         other = (there or {}).get("file", own)
         if Path(own).parent == BUNDLED and Path(other).parts[-3:] == Path(own).parts[-3:]:
             return
-        if other != own and Path(other).exists():
+        if Path(other).exists() and not (own and Path(other).samefile(own)):
             raise UserError(f"{self.folder}: holds the runs of {other}; name another --runs")
 
     def keep_files(self) -> None:

@@ -137,10 +137,8 @@ def _information(first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:
     """Return the mutual information of pairs of tokens, nats, by two estimators of entropy: the
     plug-in value, and the value by Grassberger's."""
     pairs = np.unique(first * (second.max() + 1) + second, return_counts=True)[1]
-    of_first, of_second, of_pairs = map(
-        _entropies, (np.bincount(first), np.bincount(second), pairs)
-    )
-    return of_first + of_second - of_pairs
+    of_first, of_second, of_both = map(_entropies, (np.bincount(first), np.bincount(second), pairs))
+    return of_first + of_second - of_both
 
 
 def _entropies(counts: NDArray[np.int64]) -> Floats:

@@ -83,6 +83,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """For each of our columns, the names (`plain`) under which known programs log it. If a log has
 several of them, the one that is listed first here is used."""
+_OF_RUNS = ("annealed", "arm", "bag_size", "step_ratio", "seed", "steps")
+"""Columns that a curve does not have."""
 FINAL: Mapping[str, tuple[str, ...]] = {
     "parameters": ("parameters", "params", "n_params", "num_params", "model_size", "N"),
     "non_embedding_parameters": (
@@ -95,6 +97,7 @@ FINAL: Mapping[str, tuple[str, ...]] = {
     "corpus": ("corpus", "dataset"),
     "tokens_per_step": ("tokens_per_step", "batch_size_in_tokens", "batch_tokens"),
     "nats_per_token": ("nats_per_token", "final_loss", "val_loss", "eval_loss", "loss"),
+    **{name: (name,) for name in _OF_RUNS},
 }
 """For each fact of a finished run, the names (`plain`) that tables use for it. If a table has
 several of them, the one that is listed first here is used."""
@@ -433,8 +436,8 @@ def _why_not(root: Path) -> str:
         if ending(path) not in TABLES and (found := suggestion(lines(path))):
             return found
     return (
-        "holds no log of a known format with steps; give a CSV with a column 'step' (--column "
-        "step=…), or one of finished runs with parameters, tokens and loss; or see docs/import.md"
+        "holds no log of a known format; give a CSV with a column 'step' (--column step=…), or one "
+        "of finished runs with parameters, tokens and loss (--column tokens=…); see docs/import.md"
     )
 
 
@@ -621,7 +624,7 @@ def _table(log: Log) -> Iterator[Log]:
             line = table.index[empty.to_numpy()][0]
             raise UserError(f"{log.place}, line {line}, {needed}: is empty; fill it in")
     for owner, own in table.groupby(run, sort=False) if run else [(log.run, table)]:
-        yield from _wide(log, str(owner), own.drop(columns=run) if run else own, step, key)
+        yield from _wide(log, str(owner), own.drop(columns=run or []), step, key)
 
 
 def _wide(log: Log, owner: str, table: pd.DataFrame, step: str, key: str | None) -> Iterator[Log]:
@@ -684,15 +687,18 @@ def _finished(table: pd.DataFrame, log: Log) -> Iterator[Log]:
     log.keys |= {*names}
     usual, run = _usual(names, log.given), next((name for name in _RUN if name in names), None)
     plainly = {plain(name): name for name in names}
-    loss = usual.get("nats_per_token")
+    loss, trained = usual.get("nats_per_token"), log.given.get("loss")
+    bits = log.given.get("bits_per_byte") or plainly.get("bits_per_byte")
+    if not (loss or bits):  # `--column loss=` then names the final one, as a heading `loss` does
+        loss, trained = trained, None
     own = {
-        "loss": log.given.get("loss") or plainly.get("train_loss"),
+        "loss": trained or plainly.get("train_loss"),
         "nats_per_token": loss,
-        "bits_per_byte": log.given.get("bits_per_byte") or plainly.get("bits_per_byte"),
+        "bits_per_byte": bits,
         "training_seconds": log.given.get("training_seconds") or plainly.get("training_seconds"),
     }
-    length = usual.get("tokens") or usual.get("flops") or "steps" in names
-    if not ((loss or own["bits_per_byte"]) and length):
+    length = usual.get("tokens") or usual.get("flops") or usual.get("steps")
+    if not ((loss or bits) and length):
         yield log
         return
     cells = list(filled_cells(table, log.place, *filter(None, (run,))))
@@ -706,9 +712,7 @@ def _finished(table: pd.DataFrame, log: Log) -> Iterator[Log]:
             )
             given = {**log.given, "step": usual["tokens"]}
             one = replace(log.part(name), given=given, tokens_axis=True, notes=(note,))
-            yield from _wide(
-                one, name, part.drop(columns=run) if run else part, given["step"], None
-            )
+            yield from _wide(one, name, part.drop(columns=run or []), given["step"], None)
         return
     seen: dict[str, int] = {}
     for line, row in cells:
@@ -732,15 +736,11 @@ def _finished(table: pd.DataFrame, log: Log) -> Iterator[Log]:
         yield one
 
 
-_OF_RUNS = ("annealed", "arm", "bag_size", "step_ratio", "seed", "steps")
-"""Columns that a curve does not have."""
-
-
 def _is_curve(table: pd.DataFrame, usual: Mapping[str, str], named: bool) -> bool:
     """Return whether rows without a step are a curve of one run: one size, and tokens that rise
     from row to row. If the rows name their run (`named`), two of one name are enough."""
     tokens, size = usual.get("tokens"), usual.get("parameters")
-    if tokens is None or len(table) < (2 if named else _CURVE) or {*_OF_RUNS} & {*table}:
+    if tokens is None or len(table) < (2 if named else _CURVE) or {*_OF_RUNS} & {*usual}:
         return False
     read = [decimal(cell) for cell in table[tokens]]
     rising = None not in read and all(np.diff(np.array(read, float)) > 0)

@@ -185,6 +185,7 @@ def _settings(members: Sequence[tuple[Run, dict[str, Any]]]) -> list[str]:
     sweep do: each of their values is in several rows. Add them to the label `batch`."""
     table = pd.DataFrame([run.log.facts for run, _ in members]).astype("str")
     known = {*Facts.model_fields, *LOSSES, "flops", *(run.log.run for run, _ in members)}
+    known |= {name for run, _ in members for name in run.log.given.values()}
     same = ("parameters", "tokens", "flops", "steps")
     cells = pd.Series([str([values.get(name) for name in same]) for _, values in members])
     mapped = {name for names in FINAL.values() for name in names}

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from os.path import realpath
 from pathlib import Path
+from shlex import quote
 
 import tst_study
 from tst_study.config.identity import digest, identity_form
@@ -69,7 +70,7 @@ def load(
     elif kind is None and names[0] not in STUDIES and Path(names[0]).is_dir():
         raise UserError(
             f"{names[0]}: a folder without run configs; name a study or its file, or see what the "
-            f"results in it say: tst-study analyse --runs {names[0]}"
+            f"results in it say: tst-study analyse --runs {quote(names[0])}"
         )
     else:
         study = _of_file(names[0], kind is None, scale)
@@ -118,7 +119,7 @@ def source_kind(source: str) -> str | None:
             raise UserError(f"{path}: no such folder, nor a study in TOML or Python; name one")
         return None
     if not path.is_file():
-        raise UserError(f"{path}: no such file; `tst-study new {path}` writes a grid")
+        raise UserError(f"{path}: no such file; `tst-study new {quote(str(path))}` writes a grid")
     if path.suffix == ".py":
         return "python"
     if path.suffix != ".toml":
@@ -271,9 +272,12 @@ def _of_configs(names: Sequence[str], scale: str | None) -> Study:
 
 
 def _code_of(losses: Iterable[LossSetting], besides: Sequence[Path] = ()) -> list[Path]:
-    """Return the files of those losses that are the user's own, each once, without `besides`."""
-    files = dict.fromkeys(file for loss in losses if is_own(loss) for file in files_of(loss))
-    return [file for file in files if file not in besides]
+    """Return the files of those losses that are the user's own, and of what they import from the
+    same folders, each once, without `besides`."""
+    files = {file for loss in losses if is_own(loss) for file in files_of(loss)}
+    for home in {file.parent for file in files}:
+        files |= {file for file in _users_modules(home).values() if home in file.parents}
+    return sorted(files - {*besides})
 
 
 def is_study(sources: Sequence[str]) -> bool:

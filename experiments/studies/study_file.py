@@ -264,9 +264,6 @@ class StudyFile:
         for key in {*flat} - {*known}:
             if key.partition(".")[0] in LABELS:
                 raise self.fail(f"[{where}] {key} is set by other tables; take it out")
-            if key == "plan_only":
-                remedy = "put the set-up into a [scales.NAME], and plan with --scale NAME"
-                raise self.fail(f"[{where}] plan_only is no longer a key; {remedy}")
             word = next((name for name, symbol in SYMBOLS.items() if symbol == key), key)
             raise self.fail(f"[{where}] key {key!r} is not known; {meant(word, known)}")
         for key, value in flat.items():
@@ -367,6 +364,8 @@ class StudyFile:
                 if arm == self.baseline:
                     self._baselines[point.cell] = point
                 if arm in wanted:
+                    with self._naming(f"set-up {name}, arm {words}"):
+                        point.config  # noqa: B018
                     yield point
 
     def _check(self) -> None:
@@ -550,7 +549,7 @@ class StudyFile:
         if "where" in asked.arm:
             yield from self._in_full(asked)
             return
-        crossed = {key.rpartition(".")[2]: key for key in self.cross}
+        crossed = {key.rpartition(".")[2]: key for key in (STEPS, *self.cross)}
         for key in asked.where:
             one_of(key, (*crossed, *RUN_COLUMNS, *KEYS), f"{self.path}: {where}: where: key")
         columns = {key: value for key, value in asked.where.items() if key not in crossed}
@@ -610,9 +609,18 @@ class StudyFile:
         for matched in asked.matched:
             steps = other.config.schedule.steps
             if matched == "data":
-                steps = round(point.text * point.length)
-                if steps == point.length:
-                    continue  # the arm reads no more text than the baseline
+                steps = round(point.text * point.length / other.text)
+                if steps == other.length and "flops" in asked.matched:
+                    continue  # at equal FLOPs they read the same text
+                trained = [each.length for each in self.points if each.name == other.name]
+                trained += self._matched_lengths(other) if other.arm == self.baseline else []
+                if not (self.grid.existing or steps in trained):
+                    raise self.fail(
+                        f"[[questions]] {asked.family!r}: {point.name} reads as much as "
+                        f"{other.name} in {steps:,} steps, which no run has: set data = true in "
+                        '[matched], which trains baselines, or take "data" out'
+                    )
+                steps = other.config.schedule.steps if steps == other.length else steps
             called = asked.called or ("", "")
             arm = self._arm(point, called[0], point.config.schedule.steps, columns, seeds)
             against = self._arm(other, called[1], steps, columns, seeds)

@@ -722,6 +722,15 @@ def test_names_of_columns_are_the_users_in_templates_and_tables(tmp_path):
     found = import_logs([table(tmp_path, text)], known, columns=columns | {"loss": "ce"})
     run = found.runs.iloc[0]
     assert (run["parameters"], run["latent_tokens"]) == (1_000_000, 512 * 30)
+    text = "size;read;CE;bag;r;No.\n1M;20M;3.4;1;0;7\n1M;20M;3.3;4;0.3;7\n"
+    names = {"parameters": "size", "tokens": "read", "loss": "CE", "bag_size": "bag"}
+    names |= {"step_ratio": "r", "seed": "No."}
+    runs = import_logs([table(tmp_path, text)], {"annealed": "true"}, columns=names).runs
+    assert [*zip(runs["bag_size"], runs["nats_per_token"], strict=True)] == [(1, 3.4), (4, 3.3)]
+    assert (runs["seed"].tolist(), runs["group"].nunique()) == ([7, 7], 1)
+    for wrong, says in (("3.4", "3,412"), ("20M", "2,5")):  # commas for decimals
+        with pytest.raises(UserError, match=f"'{says}'"):
+            import_logs([table(tmp_path, text.replace(wrong, says))], {}, columns=names)
 
 
 PRINTED = {

@@ -182,6 +182,8 @@ def test_a_question_covers_the_arms_as_declared(tmp_path):
     assert "schedule.steps" not in loss.against.where
     assert (flops.predicted, flops.smallest_gain) == ((-0.01, 0.02), 0.005)
     assert (data.predicted, loss.smallest_gain) == (None, None)
+    grid = GRID.replace('{arm = "both"', '{arm = "output"').replace('["flops", "data"', '["data"')
+    assert study(tmp_path, grid).questions[0].against.where["schedule.steps"] == 20_000
 
 
 def test_a_question_stays_the_same_when_the_grid_grows(tmp_path):
@@ -300,7 +302,11 @@ def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path):
         ("[cross]", "[cross]\nsteps = [1]", "key 'steps' is not known; did you mean sched"),
         ("[cross]", '[cross]\n"superposition.mode" = [1]', "is set by other tables; take it out"),
         ("skip = true", "seed = 1", "[setups.m350] seed is set by other tables"),
-        ("skip = true", "plan_only = true", "put the set-up into a [scales.NAME], and plan with"),
+        ("[matched]\ndata = true", "[matched]", "no run has: set data = true in [matched]"),
+        ('= "baseline"}', '= "output"}', "output-s4-r0.3 in 38,000 steps, which no run has"),
+        ('[cross]\n"schedule.steps" = [10_000, 20_000]', "", "no arm is arm = both, bag_size"),
+        ("[2, 4], step_ratio = [0.2, 0.3], mode", "2, steps = 30_000, mode", "arm output: superpo"),
+        ("seeds = [0, 1, 2]", "seeds = []", "seeds: should not be empty"),
         ('family = "primary"', "", "[[questions]] 1.family: missing"),
         ("[cross]", '[cross]\n"execution.threads" = [1]', "is no key to cross"),
         ("[cross]", '[cross]\n"optimizer.learning_rate" = [1.0]', "is tuned; take it out"),
@@ -314,7 +320,6 @@ def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path):
         ('arm = "both", bag_size = 4', 'arm = "both", bag_size = 5', "no arm is"),
         ('arm = "both", bag_size = 4', 'arm = "both", s = 4', "[[questions]] key 's' is not known"),
         ("seeds = [0, 1, 2]", f"seeds = {[*range(101, 5101)]}", "90,000 runs; at most 20,000"),
-        ("predicted = [-0.01, 0.02]", "predicted = 0.02", "predicted"),
         ("where = {steps = 20_000}", "where = {stepps = 20_000}", "did you mean 'steps'"),
         ("seeds = [0, 1, 2]", "seeds = [0, 0]", "one is there twice; take it out"),
         ("seeds = [0, 1, 2]", 'seeds = "0, 1"', "should be a list"),
@@ -451,7 +456,7 @@ def test_a_folder_of_another_file_s_runs_is_refused(tmp_path):
     ours = study(tmp_path)
     ours.keep_files()
     assert (ours.folder / "study" / "ours.toml").read_text() == GRID
-    ours.keep_files()
+    load(str(tmp_path / "runs/../ours.toml")).keep_files()
     (tmp_path / "copy.toml").write_text(GRID)
     with pytest.raises(UserError, match=r"holds the runs of .*ours\.toml; name another --runs"):
         load(str(tmp_path / "copy.toml"))

@@ -126,19 +126,21 @@ def test_parameters_are_what_the_class_says(own, table, outcome):
 
 def test_slurm_s_jobs_run_the_copy_of_the_study_s_loss(own, words, tmp_path):
     """Here the base lies above the study, so that the copy has folders, too."""
-    lab = tmp_path / "lab"
-    lab.mkdir()
-    own = own.rename(lab / own.name)
+    (lab := tmp_path / "lab").mkdir()
+    own, helper = own.rename(lab / own.name), lab / f"{own.stem}_helper.py"
+    own.write_text(FOCAL.replace("SCALE =", f"from {helper.stem} import ONE\nSCALE = ONE *"))
+    helper.write_text("ONE = 1.0")
     arm = f'{{bag_size = 4, step_ratio = 0.5, loss = {{kind = "{own.stem}:Focal"}}}}'
     grid = f'study = "ours"\nbase = "../run.toml"\n[arms]\nplain = {{}}\nours = {arm}\n'
     (lab / "ours.toml").write_text(grid)
     (tmp_path / "run.toml").write_text(to_toml(tiny(words)))
     ours = load(str(lab / "ours.toml"))
-    assert [file.name for file in ours.files] == ["ours.toml", "run.toml", own.name]
+    assert ours.files == (lab / "ours.toml", lab / "../run.toml", own, helper)
     code = keep_code(tmp_path / "study", ours.files)
     copies = [file.relative_to(code / "study") for file in sorted(code.glob("study/**/*.*"))]
-    assert [*map(str, copies)] == [f"lab/{own.name}", "lab/ours.toml", "run.toml"]
+    assert {*map(str, copies)} == {"run.toml", *(f"lab/{file.name}" for file in lab.glob("*.*"))}
     own.write_text("raise SystemExit(1)")
+    helper.write_text("raise SystemExit(1)")
     write_config(ours.runs(None)[1], tmp_path / "run")
     command = [sys.executable, "-P", "-m", "tst_study.experiments.rank", "run", str(code)]
     environment = {**os.environ, "PYTHONPATH": str(code), "RANK": "0"}

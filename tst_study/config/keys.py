@@ -24,7 +24,7 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     problems = error.errors(include_url=False)
     first = min(problems, key=_rank)
     kind, given, keys = first["type"], first["input"], list(dotted_keys(schema))
-    key = _key(first, keys) or "config"
+    key = _key(first, keys)
     if kind == "extra_forbidden":
         return f"{key}: unknown key; {meant(key, keys)}"
     if kind == "missing":
@@ -44,19 +44,20 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
         .replace("a valid array", "a list")
     )
     message = re.sub(r"a valid dictionary or instance of \w+", TABLE, message)
-    value = "" if isinstance(given, dict | list) else f"{short(given)}: "
-    return f"{key}: {value}{message}"
+    message = re.sub(r"(Tuple|List) should have at least 1 item.*", "should not be empty", message)
+    value = "" if isinstance(given, dict | list) else short(given)
+    return ": ".join(filter(None, (key, value, message)))
 
 
 def _rank(problem: Mapping[str, Any]) -> tuple[bool, bool]:
     """Return a sort key for problems, the most telling first.
 
-    Unknown keys come first, because one of them may be the misspelt name of a missing key. If a key
-    takes a word or a table, and a table was given, the complaint that the table is none of the
-    words comes last.
+    Unknown keys come first, because one of them may be the misspelt name of a missing key. Missing
+    keys come last, because a wrong value may be why they are missing. If a key takes a word or a
+    table, and a table was given, the complaint that the table is none of the words comes last, too.
     """
-    is_table = isinstance(problem["input"], dict | list)
-    return problem["type"] != "extra_forbidden", problem["type"] == "literal_error" and is_table
+    kind, is_table = problem["type"], isinstance(problem["input"], dict | list)
+    return kind != "extra_forbidden", kind == "missing" or (kind == "literal_error" and is_table)
 
 
 def _key(problem: Mapping[str, Any], keys: Sequence[str]) -> str:
