@@ -3,7 +3,6 @@ run, and `analyse` judges runs."""
 
 import json
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any, Literal
 
 import typer
@@ -147,9 +146,7 @@ def advise(
         return
     print(*advice.lines(), sep="\n")
     if write is not None:
-        print(
-            f"{write}: written on the base {advice.base}; next: tst-study submit", quote(str(write))
-        )
+        print(f"{write}: written on the base {advice.base}; next: tst-study submit {write}")
 
 
 @verb(

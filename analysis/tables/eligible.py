@@ -44,9 +44,7 @@ def eligible(runs: pd.DataFrame, pilots: bool = False) -> tuple[pd.DataFrame, li
         if reason is None and not isinstance(run.get("config"), str):
             # The fingerprint of an imported run covers its losses. Where they differ, its name and
             # setting say that it is the same run.
-            name = str(
-                [run.get(key) for key in ("run_id", "group", "arm", "seed", "learning_rate")]
-            )
+            name = str([run.get(k) for k in ("run_id", "group", "arm", "seed", "learning_rate")])
             run["fingerprint"] = named.setdefault(name, run["fingerprint"])
         if reason is None:
             fit[run["fingerprint"]].append(run)

@@ -351,14 +351,12 @@ def _families(study: Study, runs: Sequence[PlannedRun]) -> dict[str, tuple[int, 
             if question.matched != "loss":
                 families[question.family].append(len(seeds) if isinstance(seeds, tuple) else 1)
         return {name: (len(each), min(each)) for name, each in families.items()}
-    baselines = {
-        _form(run.config, "superposition") for run in runs if run.config.role == "baseline"
-    }
+    bases = {_form(run.config, "superposition") for run in runs if run.config.role == "baseline"}
     pairs = Counter(
         _form(run.config, *SEEDS)
         for run in runs
         if run.config.role not in ("baseline", "pilot")
-        and _form(run.config, "superposition") in baselines
+        and _form(run.config, "superposition") in bases
     )
     return {"every arm against the baseline": (len(pairs), min(pairs.values()))} if pairs else {}
 

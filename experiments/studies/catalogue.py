@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from os.path import realpath
 from pathlib import Path
-from shlex import quote
 
 import tst_study
 from tst_study.config.identity import digest, identity_form
@@ -70,7 +69,7 @@ def load(
     elif kind is None and names[0] not in STUDIES and Path(names[0]).is_dir():
         raise UserError(
             f"{names[0]}: a folder without run configs; name a study or its file, or see what the "
-            f"results in it say: tst-study analyse --runs {quote(names[0])}"
+            f"results in it say: tst-study analyse --runs {names[0]}"
         )
     else:
         study = _of_file(names[0], kind is None, scale)
@@ -119,7 +118,7 @@ def source_kind(source: str) -> str | None:
             raise UserError(f"{path}: no such folder, nor a study in TOML or Python; name one")
         return None
     if not path.is_file():
-        raise UserError(f"{path}: no such file; `tst-study new {quote(str(path))}` writes a grid")
+        raise UserError(f"{path}: no such file; `tst-study new {path}` writes a grid")
     if path.suffix == ".py":
         return "python"
     if path.suffix != ".toml":

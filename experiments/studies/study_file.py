@@ -616,9 +616,9 @@ class StudyFile:
                 trained += self._matched_lengths(other) if other.arm == self.baseline else []
                 if not (self.grid.existing or steps in trained):
                     raise self.fail(
-                        f"[[questions]] {asked.family!r}: {point.name} reads as much as "
-                        f"{other.name} in {steps:,} steps, which no run has: set data = true in "
-                        '[matched], which trains baselines, or take "data" out'
+                        f"[[questions]] {asked.family!r}: {other.name} reads as much as "
+                        f"{point.name} in {steps:,} steps, which no run has: set data = true in "
+                        "[matched]"
                     )
                 steps = other.config.schedule.steps if steps == other.length else steps
             called = asked.called or ("", "")

@@ -303,7 +303,7 @@ def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path):
         ("[cross]", '[cross]\n"superposition.mode" = [1]', "is set by other tables; take it out"),
         ("skip = true", "seed = 1", "[setups.m350] seed is set by other tables"),
         ("[matched]\ndata = true", "[matched]", "no run has: set data = true in [matched]"),
-        ('= "baseline"}', '= "output"}', "output-s4-r0.3 in 38,000 steps, which no run has"),
+        ('= "baseline"}', '= "output"}', "reads as much as both-s4-r0.3 in 38,000 steps"),
         ('[cross]\n"schedule.steps" = [10_000, 20_000]', "", "no arm is arm = both, bag_size"),
         ("[2, 4], step_ratio = [0.2, 0.3], mode", "2, steps = 30_000, mode", "arm output: superpo"),
         ("seeds = [0, 1, 2]", "seeds = []", "seeds: should not be empty"),

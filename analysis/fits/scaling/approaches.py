@@ -93,9 +93,7 @@ def _sentence(
     counts: str, budget: float, first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> str:
     names = ("params_exponent", "exponent_low", "exponent_high")
-    (a, low, high), (b, lowest, highest) = (
-        [one[name] for name in names] for one in (first, second)
-    )
+    (a, low, high), (b, lowest, highest) = ([one[key] for key in names] for one in (first, second))
     if lowest is None or np.isnan(lowest):
         lowest = highest = b
     said = (
