@@ -9,7 +9,6 @@ from dataclasses import asdict
 from functools import partial
 from glob import escape
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -111,12 +110,12 @@ def new(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> Non
     if file.suffix != ".toml" or file.exists():
         raise UserError(f"{file}: {'exists' if file.exists() else 'is no .toml'}; name another")
     text = (BUNDLED / "scales" / "new.toml").read_text()
-    file.write_text(text.replace("FILE", quote(str(file))).replace('"ours"', f'"{file.stem}"'))
+    file.write_text(text.replace("FILE", str(file)).replace('"ours"', f'"{file.stem}"'))
     base, there = file.with_name("run.toml"), "is its base"
     if not base.exists():
         base.write_text((BUNDLED / "scales" / "new-run.toml").read_text())
         there = "is written as its base"
-    print(f"{file}: written; {base} {there}; adapt both, then: tst-study plan {quote(str(file))}")
+    print(f"{file}: written; {base} {there}; adapt both, then: tst-study plan {file}")
 
 
 @_of_studies(

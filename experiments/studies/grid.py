@@ -102,9 +102,7 @@ class Tuning:
         """Return the mean loss and the set-up of an arm's best rung on one ladder. The loss is NaN
         while results are missing, and infinite if every rung has a seed that diverged. The runs of
         all rungs are added to `tried`."""
-        rungs = [
-            [setting.config(study, arm, seed, "pilot") for seed in self.seeds] for setting in ladder
-        ]
+        rungs = [[rung.config(study, arm, seed, "pilot") for seed in self.seeds] for rung in ladder]
         tried += [run for runs in rungs for run in runs if run not in tried]
         means = [mean_loss(runs, results) for runs in rungs]
         if any(map(math.isnan, means)):

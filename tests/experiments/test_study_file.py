@@ -306,7 +306,6 @@ def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path):
         ('= "baseline"}', '= "output"}', "reads as much as both-s4-r0.3 in 38,000 steps"),
         ('[cross]\n"schedule.steps" = [10_000, 20_000]', "", "no arm is arm = both, bag_size"),
         ("[2, 4], step_ratio = [0.2, 0.3], mode", "2, steps = 30_000, mode", "arm output: superpo"),
-        ("seeds = [0, 1, 2]", "seeds = []", "seeds: should not be empty"),
         ('family = "primary"', "", "[[questions]] 1.family: missing"),
         ("[cross]", '[cross]\n"execution.threads" = [1]', "is no key to cross"),
         ("[cross]", '[cross]\n"optimizer.learning_rate" = [1.0]', "is tuned; take it out"),

@@ -44,7 +44,6 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
         .replace("a valid array", "a list")
     )
     message = re.sub(r"a valid dictionary or instance of \w+", TABLE, message)
-    message = re.sub(r"(Tuple|List) should have at least 1 item.*", "should not be empty", message)
     value = "" if isinstance(given, dict | list) else short(given)
     return ": ".join(filter(None, (key, value, message)))
 

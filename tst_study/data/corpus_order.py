@@ -136,9 +136,7 @@ class CorpusOrder:
         first = (begin + offset) // length
         if phase == RECOVERY:
             first = self.superposed_sequences + (begin + offset - switch) // length
-        return EpochSequences(
-            first, length, whole, rest, key, lambda piece: offset + piece * length
-        )
+        return EpochSequences(first, length, whole, rest, key, lambda at: offset + at * length)
 
     def _cut_unread(self, superposition: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
         """Return the sequences of recovery in the epoch in which superposition ends. They hold the
