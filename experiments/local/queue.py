@@ -206,16 +206,18 @@ def _start(
     # Held runs take slots too: if the launcher that started them was killed, they are about to end,
     # but still use the machine.
     queue.held = {planned.fingerprint for planned in waiting if file_lock.is_held(planned.folder)}
+    open_ = queue.running.keys() | {planned.fingerprint for planned in waiting}
     for planned in waiting:
         if len(children) + len(queue.held) >= queue.slots:
             return
-        if planned.fingerprint in queue.held:
+        prefix = planned.prefix
+        if planned.fingerprint in queue.held or (prefix and prefix.fingerprint in open_):
             continue
         if _settle(queue, planned):  # another process may just have ended it
             continue
-        if planned.prefix and state(planned.prefix) != "done":
-            if planned.prefix.fingerprint in queue.failed:
-                why = f"its shared prefix run {planned.prefix.run_id} is not trained"
+        if prefix and state(prefix) != "done":
+            if prefix.fingerprint in queue.failed:
+                why = f"its shared prefix run {prefix.run_id} is not trained"
                 queue.failed[planned.fingerprint] = (planned, why)
         else:
             config, seat = planned.config, queue.seats.pop(0) if queue.seats else ""

@@ -43,6 +43,7 @@ from tst_study.experiments.state.plan_table import table
 from tst_study.experiments.state.status import left_runs
 from tst_study.experiments.studies.catalogue import load
 from tst_study.experiments.study import Results, Study
+from tst_study.process import host
 from tst_study.process.host import cores
 from tst_study.record import reader as run_record
 
@@ -452,6 +453,14 @@ def test_runs_that_may_take_the_gpu_are_spawned_and_have_it_alone(
     one = config("one", f"execution.device={device}")
     assert CONTEXT(one).get_start_method() == method
     assert local_queue.fitting(Planner(at(study_of(one), tmp_path)).decided(), 1) == at_a_time
+
+
+@pytest.mark.parametrize(("limit", "count"), [("max 100000", 8), ("150000 100000", 2)])
+def test_a_container_s_limit_of_time_counts_as_its_cores(tmp_path, monkeypatch, limit, count):
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    monkeypatch.setattr(host, "CPU_LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    assert cores() == count
 
 
 def test_studies_of_laptop_models_stay_on_processors():

@@ -2,12 +2,14 @@
 exit."""
 
 import ctypes
+import math
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -16,6 +18,9 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MEBIBYTE = 2**20
 GPU_DRIVERS = "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"
 """Device files of GPU drivers: NVIDIA's, that of Windows Subsystem for Linux, and AMD's."""
+CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+"""How many microseconds of CPU time a container may take in how many, or "max"; only there with
+control groups of version 2."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 """Signals that ask the process to stop: from `kill` or a scheduler, from Ctrl-C, or because the
 terminal was closed (SIGHUP)."""
@@ -28,10 +33,14 @@ def signal_in_words(number: int) -> str:
 
 
 def cores() -> int:
-    """Number of cores that this process may use, which may be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Number of cores that this process may use: those of the machine, or fewer where its affinity
+    or its container's limit of CPU time says so."""
+    known = os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else known
+    with suppress(OSError, ValueError):
+        quota, period = map(int, CPU_LIMIT.read_text().split())
+        count = min(count, math.ceil(quota / period))
+    return count
 
 
 def has_gpu() -> bool:

@@ -1,5 +1,5 @@
 """Makes token files of other tools usable where they are (`tst-study data adopt`): those of
-Megatron, nanoGPT, llm.c, modded-nanogpt and datatrove."""
+Megatron, nanoGPT, llm.c, modded-nanogpt and datatrove, and NumPy's."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,16 +44,16 @@ def adopt(
 
     Args:
         files: token files of one folder, each as a `.bin` or its path without `.bin`. A `.ds` of
-            datatrove gets a link that ends in `.bin`.
+            datatrove and a `.npy` get a link that ends in `.bin`.
         vocabulary_size: the number of ids of the tokenizer that made the file.
         tokenizer: the `tokenizer.json` of that tokenizer, or a folder with one. It tells the size
             of the vocabulary and the end-of-document id, and is copied beside the files.
         end_of_document: the id that ends a document. It goes with `vocabulary_size`, without
             `tokenizer`.
         dtype: the type of the ids in a file without an index, such as one of nanoGPT's. Files of
-            llm.c, modded-nanogpt and datatrove tell it themselves.
+            llm.c, modded-nanogpt, datatrove and NumPy tell it themselves.
         header_bytes: how many bytes lie before the ids in a file without an index; by default 0,
-            or 1024 in a file with the header of llm.c or modded-nanogpt.
+            or as many as a header of llm.c, modded-nanogpt or NumPy has.
 
     Raises:
         UserError: a file is missing, damaged or in another folder; ids lie outside the vocabulary;
@@ -68,7 +68,7 @@ def adopt(
             f"--end-of-document: {end_of_document} is no id of a vocabulary of {vocabulary_size}"
         )
     named = [Path(file) for file in files]
-    paths = [path if path.suffix in (".bin", ".ds") else bin_path(path) for path in named]
+    paths = [path if path.suffix in (".bin", ".ds", ".npy") else bin_path(path) for path in named]
     folder = paths[0].parent
     for path in paths:
         if path.parent != folder or not path.is_file():
@@ -122,7 +122,8 @@ def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: i
     `end`: the id that ends a document. The other arguments are those of `adopt`.
     """
     with open(path, "rb") as file:
-        magic, _, count = np.frombuffer(file.read(12).ljust(12, b"\0"), "<i4").tolist()
+        head = file.read(12).ljust(12, b"\0")
+    magic, _, count = np.frombuffer(head, "<i4").tolist()
     announced, ends = None, None
     if magic in DTYPE_OF_MAGIC and header_bytes in (None, HEADER_BYTES):
         dtype, header_bytes, announced = dtype or DTYPE_OF_MAGIC[magic], HEADER_BYTES, count
@@ -130,16 +131,21 @@ def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: i
         ends = np.fromfile(theirs, "<u8").astype(np.int64)
         announced = int(ends.max(initial=0))
         dtype = dtype or ("uint16" if path.stat().st_size == 2 * announced else "uint32")
-    if dtype is None:
-        index = idx_path(path.with_suffix(""))
-        raise UserError(f"{index}: is missing; name the type of the ids in {path} with --dtype")
-    kind = DTYPES[one_of(dtype, DTYPES, "--dtype")]
     try:
+        if head.startswith(b"\x93NUMPY") and header_bytes is None:
+            array = np.load(path, mmap_mode="r")
+            dtype, header_bytes = dtype or array.dtype.name, array.offset
+        if dtype is None:
+            index = idx_path(path.with_suffix(""))
+            raise UserError(f"{index}: is missing; name the type of the ids in {path} with --dtype")
+        kind = DTYPES[one_of(dtype, DTYPES, "--dtype")]
         ids = np.memmap(path, kind, "r", offset=header_bytes or 0)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as {kind} ({error})") from error
+        raise UserError(f"{path}: cannot be read as {dtype or 'NumPy'} ({error})") from error
     if announced not in (None, ids.size):
         raise UserError(f"{path}: has {ids.size:,} tokens, announces {announced:,}; copy it again")
+    if kind.itemsize == 2 and ids.size > 2 and not ids[1 : 2 * IDS_AT_ONCE : 2].any():
+        raise UserError(f"{path}: every second id is 0, as if ids had 4 bytes; try --dtype uint32")
     lengths = np.diff(_document_ends(ids, end) if ends is None else ends, prepend=0)
     if lengths.max() > np.iinfo(np.int32).max:
         raise UserError(
