@@ -320,6 +320,7 @@ def test_questions_find_their_runs_whichever_set_up_is_the_best(tmp_path):
         ('arm = "both", bag_size = 4', 'arm = "both", s = 4', "[[questions]] key 's' is not known"),
         ("seeds = [0, 1, 2]", f"seeds = {[*range(101, 5101)]}", "90,000 runs; at most 20,000"),
         ("where = {steps = 20_000}", "where = {stepps = 20_000}", "did you mean 'steps'"),
+        ("seeds = [0, 1, 2]", "seeds = []", "seeds: should not be empty"),
         ("seeds = [0, 1, 2]", "seeds = [0, 0]", "one is there twice; take it out"),
         ("seeds = [0, 1, 2]", 'seeds = "0, 1"', "should be a list"),
         ("bag_size = [2, 4]", "s = [2, 4]", "did you mean bag_size?"),

@@ -74,7 +74,7 @@ OVERRIDES = [
     ("model.experts={count=4, per_token=1, feed_forward_size=8}", "per_token = 1 leaves"),
     ("model.experts={count=4, per_token=2, feed_forward_size=9}", "must be multiples of 4"),
     ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
-    ("data.corpora=[]", "data.corpora: "),
+    ("data.corpora=[]", "data.corpora: should not be empty"),
     ("schedule.stop_after=100", "schedule: stop_after = 100 is not before steps = 100"),
     ("study='../../x'", "study: '../../x': a name has at most 100 letters"),
     ('name="\\u001b[31m"', "name: '\\x1b[31m': a name has at most 100 letters"),

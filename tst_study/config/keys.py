@@ -40,6 +40,7 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     message = (
         message.replace("a valid boolean", "true or false")
         .replace("an object", TABLE)
+        .replace("Tuple should have at least 1 item after validation, not 0", "should not be empty")
         .replace("a valid tuple", "a list")
         .replace("a valid array", "a list")
     )
