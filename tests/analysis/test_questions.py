@@ -65,7 +65,7 @@ def test_runs_that_allow_no_answer_say_what_is_missing(tmp_path):
     for question, complaint in (
         ("matched", "no finished superposed run"),
         ("bag-size", "four or more s"),
-        ("law", "no superposed run with a finished baseline"),
+        ("law", "no superposed run has a finished baseline"),
     ):
         with pytest.raises(UserError, match=complaint):
             ask(question, tmp_path)

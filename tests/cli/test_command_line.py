@@ -244,7 +244,7 @@ def test_what_is_no_count_is_refused_with_what_would_be_one(text):
             "name=b: give a value to each --set: --set seed=1 --set name=b",
         ),
         (["submti", "laptop"], "No such command 'submti'. Did you mean 'submit'?"),
-        (["submit", "headline", "--scale", "paper", "--launcher", "slurm"], "sbatch: not on the"),
+        (["submit", "headline", "--scale", "paper", "--launcher", "slurm"], "sbatch: not on PATH"),
     ],
 )
 def test_bad_input_is_one_line_and_status_two(tmp_path, config_file, arguments, complaint):

@@ -116,5 +116,5 @@ def test_a_loss_with_parameters_has_a_label_and_without_them_its_name_s_identity
     smoothed = setting(loss={"kind": "mce", "label_smoothing": 0.1})
     assert smoothed.label == "s = 4, r = 0.2, loss kind mce label_smoothing 0.1"
     assert smoothed.name == "s4-r0.2-loss_kind_given"
-    with pytest.raises(ValueError, match="loss kind 'unheard' is unknown: use one of mce"):
+    with pytest.raises(ValueError, match="loss kind 'unheard' is unknown: use mce, "):
         SuperposedPhase(loss={"kind": "unheard"})

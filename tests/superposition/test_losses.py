@@ -216,7 +216,7 @@ def test_a_loss_is_a_class_with_its_parameters_and_takes_weights_and_repeats(mon
         total = total + weight * (-((1 - p) ** 0.5) * p.log()).mean() / sum(weights)
     loss = bag_loss(logits, labels, 3, kind=Focal(gamma=0.5), weighting="power_law")
     assert_same_value_and_grad(loss, total, logits, 1e-11)
-    with pytest.raises(ValueError, match=r"loss kind 'test_focal' is unknown: use one of mce, sum"):
+    with pytest.raises(ValueError, match=r"loss kind 'test_focal' is unknown: use mce, sum"):
         loss_of({"kind": "test_focal", "gamma": 0.5})
     monkeypatch.setitem(LOSSES, "test_focal", Focal)
     assert loss_of({"kind": "test_focal", "gamma": 0.5}) == Focal(0.5)
