@@ -121,10 +121,10 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     except file_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
-    except UserError as error:  # before training began, such as on a disk without locks
+    except (UserError, OSError) as error:  # before training began, as on a disk without locks
         print(error)
         mark_failed(folder, config, error)
-        return Exit.FAILED
+        return Exit.FAILED if isinstance(error, UserError) else Exit.CRASHED
 
 
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:

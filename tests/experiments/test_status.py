@@ -82,6 +82,7 @@ def test_a_file_system_that_fails_for_now_is_not_said_to_lack_locks(tmp_path, mo
     with pytest.raises(OSError, match="Input/output error") as raised, submission_lock(tmp_path):
         pass
     assert raised.value.filename == f"{tmp_path}/.submit.lock"
+    assert train_rank(example(), tmp_path, 0) == Exit.CRASHED
 
 
 def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path):
