@@ -108,7 +108,8 @@ def new(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> Non
     from tst_study.experiments.study import BUNDLED
 
     if file.suffix != ".toml" or file.exists():
-        raise UserError(f"{file}: {'exists' if file.exists() else 'is no .toml'}; name another")
+        problem = "exists" if file.exists() else "is no .toml"
+        raise UserError(f"{file}: {problem}; name another file")
     text = (BUNDLED / "scales" / "new.toml").read_text()
     file.write_text(text.replace("FILE", str(file)).replace('"ours"', f'"{file.stem}"'))
     base, there = file.with_name("run.toml"), "is its base"

@@ -99,8 +99,8 @@ class Text(TextSource):
             if had:
                 return  # it was prepared elsewhere, and only the token files are here
             raise
-        # Whoever prepared it may have given options that a recipe lacks, and have prepared a text
-        # of the hub in part, or with a copy of its tokenizer.
+        # The user may have prepared it with options that a recipe lacks and, if it is of the hub,
+        # in part or with a copy of its tokenizer.
         free = {"text_field", "skip_empty", "licence", "notes"}
         if self.is_remote and not self.limit_bytes:
             free.add("limit_bytes")

@@ -7,21 +7,36 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from tst_study.batches import StepBatches
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import fork_point
-from tst_study.config.phase_plan import is_annealed, learning_rate
+from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate
 from tst_study.cost.compute import flops_until
 from tst_study.data.held_out import HeldOut
 from tst_study.held_out_loss import evaluate
+from tst_study.model.experts import RoutingLog
+from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.events import Due
+from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.process_groups import Launch, Ranks
 from tst_study.process.step_clock import StepClock
 from tst_study.record.log import RunLog
+
+
+class Training(Protocol):
+    """The parts of a `Trainer` that a `Bookkeeper` reads."""
+
+    launch: Launch
+    plan: PhasePlan
+    model: SuperposedGPT
+    optimizer: ModelOptimizer
+    batches: StepBatches
+    routing: RoutingLog | None
 
 
 class DivergedError(Exception):
@@ -37,11 +52,10 @@ class Bookkeeper:
     """Logs, evaluates, saves and restores the run of one trainer."""
 
     def __init__(
-        self, trainer: Any, folder: Path, log: RunLog, data: dict[str, Any], held_out: HeldOut
+        self, trainer: Training, folder: Path, log: RunLog, data: dict[str, Any], held_out: HeldOut
     ) -> None:
-        """`trainer`: the `train.Trainer`, whose module imports this one. `data`: the run's
-        fingerprints (`data.run_data.fingerprints`)."""
-        self.launch: Launch = trainer.launch
+        """`data`: the run's fingerprints (`data.run_data.fingerprints`)."""
+        self.launch = trainer.launch
         self.config, self.ranks = self.launch.config, self.launch.ranks
         self.model, self.optimizer, self.batches = trainer.model, trainer.optimizer, trainer.batches
         self.plan, self.routing = trainer.plan, trainer.routing

@@ -50,11 +50,12 @@ RATES = (0.5, 0.71, 1.0)
 the baseline. At the baseline's rate our superposed arms ended 0.012 to 0.020 nats higher than at
 0.5 to 0.7 of it."""
 SHIFT = 0.032
-"""Nats by which a gain may differ for each factor of e in size, as a 95% half-width: the t factor
-of four recorded shifts, 2.78, times their root mean square, 0.0115. They are 0.0057 and 0.0157 in
-the paper (270M to 600M, and 600M to 3B, where Table 1 says 0.032 and Figure 3a −0.001), 0.0100 in
-our third campaign (output only, 10.2M tokens at 0.23 million weights, brought to the 47.1M at 1.07
-million) and −0.0124 in our first (plain, from 0.23 to 1.07 million weights, 10.2M tokens)."""
+"""Nats by which a gain may differ for each factor of e in size, as a 95% half-width. It is the t
+factor of four recorded shifts, 2.78, times their root mean square, 0.0115. These are 0.0057 and
+0.0157 in the paper (270M to 600M, and 600M to 3B, where Table 1 says 0.032 and Figure 3a −0.001),
+0.0100 in our third campaign (output only, 10.2M tokens at 0.23 million weights, brought to the
+47.1M at 1.07 million) and −0.0124 in our first (plain, from 0.23 to 1.07 million weights, 10.2M
+tokens)."""
 TUNING_SEED = 100
 """The seed of the runs that choose the rates; never one of the measured runs."""
 

@@ -326,13 +326,9 @@ def step_name(keys: Iterable[str]) -> str | None:
     return None
 
 
-_NUMBER = "a number (with a decimal point)"
-
-
-def _numbers(
-    cells: Any, log: Log, lines: NDArray[np.int64], key: str, wanted: str = _NUMBER
-) -> Floats:
-    """Return cells as numbers. Raises `UserError` for one that is no number, `wanted`."""
+def _numbers(cells: Any, log: Log, lines: NDArray[np.int64], key: str, wanted: str = "") -> Floats:
+    """Return cells as numbers. `wanted`: what steps must be. Raises `UserError` for a cell that is
+    no number."""
     if isinstance(cells, array):
         return np.frombuffer(cells, float)
     values = cells if isinstance(cells, pd.Series) else pd.Series(cells, dtype=object)
@@ -348,10 +344,11 @@ def _numbers(
         numbers = np.full(len(values), np.nan)
     for place in np.flatnonzero(np.isnan(numbers)):
         cell = values.iloc[place]
-        # Of a loss, "3,456" is 3.456 with a decimal comma, and not 3456.
-        unclear = wanted == _NUMBER and re.fullmatch(r"\d+,\d{3}", str(cell).strip())
+        # As a step, "3,456" is 3456; as a loss it is 3.456 with a decimal comma.
+        unclear = not wanted and re.fullmatch(r"\d+,\d{3}", str(cell).strip())
         if unclear or (number := decimal(cell)) is None:
-            raise UserError(_wrong(log, lines[place], key, cell, wanted))
+            what = wanted or "a number (with a decimal point)"
+            raise UserError(_wrong(log, lines[place], key, cell, what))
         numbers[place] = number
     return numbers
 

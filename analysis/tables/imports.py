@@ -197,10 +197,10 @@ def _settings(members: Sequence[tuple[Run, dict[str, Any]]]) -> list[str]:
         and 2 * table[name].nunique() <= len(table)
         and (table[name].groupby(cells).nunique() > 1).any()
     ]
-    # Without columns some versions of pandas yield no rows.
-    for (_, values), row in zip(members, rows_of(table[varied]) if varied else (), strict=False):
-        labels = [values.get("batch"), *(f"{name} {value}" for name, value in row.items())]
-        values["batch"] = short(", ".join(map(str, filter(None, labels)))).strip("'")
+    if varied:  # without columns some versions of pandas yield no rows
+        for (_, values), row in zip(members, rows_of(table[varied]), strict=True):
+            labels = [values.get("batch"), *(f"{name} {value}" for name, value in row.items())]
+            values["batch"] = short(", ".join(map(str, filter(None, labels)))).strip("'")
     return varied
 
 

@@ -47,7 +47,7 @@ def arranged(
     if options.dry:
         return "a last small job will submit them"
     path = study.folder / submission.FOLDER / COMMAND
-    # Whoever submits some runs again does not give up the others.
+    # The command for all runs stays when only some of them are submitted again.
     if options.command and not (options.is_part and command_of(study.folder)):
         path.parent.mkdir(parents=True, exist_ok=True)
         others = (word for word in options.command if word != "--top-up")

@@ -77,8 +77,8 @@ def keep(root: Path, to: Path) -> list[str]:
 
 def keep_existing(study: Study) -> None:
     """Write the runs of the study's `recorded` archives that the study itself plans, or that its
-    questions cover, to the archive `existing/` in its folder. Whoever reads the folder then finds
-    them beside the runs that were trained for the study."""
+    questions cover, to the archive `existing/` in its folder. There a reader finds them
+    beside the runs that were trained for the study."""
     from tst_study.analysis.tables.archive import add_to_archive
     from tst_study.analysis.tables.columns import Tables
     from tst_study.analysis.tables.source import read_tables

@@ -608,10 +608,11 @@ class StudyFile:
             setup = ""  # which stands at the end
         for matched in asked.matched:
             steps = other.config.schedule.steps
-            if matched == "data":
-                steps = round(point.text * point.length / other.text)
-                if steps == other.length and "flops" in asked.matched:
-                    continue  # at equal FLOPs they read the same text
+            equal = round(point.text * point.length / other.text)
+            if matched == "data" and equal == other.length and "flops" in asked.matched:
+                continue  # at equal FLOPs they read the same text
+            if matched == "data" and equal != other.length:
+                steps = equal
                 trained = [each.length for each in self.points if each.name == other.name]
                 trained += self._matched_lengths(other) if other.arm == self.baseline else []
                 if not (self.grid.existing or steps in trained):
@@ -620,7 +621,6 @@ class StudyFile:
                         f"{point.name} in {steps:,} steps, which no run has: set data = true in "
                         "[matched]"
                     )
-                steps = other.config.schedule.steps if steps == other.length else steps
             called = asked.called or ("", "")
             arm = self._arm(point, called[0], point.config.schedule.steps, columns, seeds)
             against = self._arm(other, called[1], steps, columns, seeds)

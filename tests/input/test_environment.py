@@ -11,7 +11,7 @@ from tst_study.experiments.slurm.batch_script import script_text
 
 def test_a_variable_that_is_no_number_is_named(place):
     said = refusal(["train", "run.toml", "--folder", "folder/run"], place, {"WORLD_SIZE": "x"})
-    assert "WORLD_SIZE = 'x': is no number" in said
+    assert "WORLD_SIZE = 'x': is not a valid number" in said
 
 
 PROFILES = [

@@ -610,7 +610,9 @@ class Config(Strict):
         self._check_rivals()
         unit, experts = EXPERT_UNIT[self.numerics.dtype], self.model.experts
         if experts and (self.model.hidden_size % unit or experts.feed_forward_size % unit):
-            raise ValueError(f"experts: hidden_size, feed_forward_size must be multiples of {unit}")
+            raise ValueError(
+                f"experts: hidden_size and feed_forward_size must be multiples of {unit}"
+            )
         return self
 
     def _check_rivals(self) -> None:

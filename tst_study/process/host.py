@@ -19,8 +19,8 @@ MEBIBYTE = 2**20
 GPU_DRIVERS = "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"
 """Device files of GPU drivers: NVIDIA's, that of Windows Subsystem for Linux, and AMD's."""
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-"""How many microseconds of CPU time a container may take in how many, or "max"; only there with
-control groups of version 2."""
+"""A container's limit, with control groups of version 2: the microseconds of CPU time that it may
+take in each period, or "max", and the length of the period."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 """Signals that ask the process to stop: from `kill` or a scheduler, from Ctrl-C, or because the
 terminal was closed (SIGHUP)."""

@@ -48,7 +48,9 @@ def rank_variable(name: str, default: int | None = None) -> int:
     (`ALONE`). Raises `UserError` if it is no number, or a size of 0."""
     text = os.environ.get(name, str(ALONE.get(name, "") if default is None else default))
     if not text.isdecimal() or (name.endswith("SIZE") and int(text) == 0):
-        raise UserError(f"{name} = {text!r}: is no number; start with torchrun, or unset it")
+        raise UserError(
+            f"{name} = {text!r}: is not a valid number; start with torchrun, or unset it"
+        )
     return int(text)
 
 
