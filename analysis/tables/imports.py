@@ -59,8 +59,9 @@ class Run:
     rows: pd.DataFrame
     """Rows by place on the log's x axis, with the columns of `KEYS`; values that are not finite are
     NaN. A run from a table of finished runs has one row, at 0."""
-    rewritten_steps: int
-    """Number of steps for which some value was logged again and had changed."""
+    rewritten: str
+    """The number of steps for which some value was logged again and had changed, and what counts,
+    as a sentence; empty if there is none."""
     diverged: bool
     """Whether the last value of any loss is not finite."""
 
@@ -250,11 +251,7 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
     )
     counts_calls = pd.Series([run.log.axis in CALLS for run in runs], table.index)
     problems = [*dict.fromkeys(note for run in runs for note in run.log.notes)]
-    problems += [
-        f"{run.name}: {run.rewritten_steps} steps written twice; the later counts"
-        for run in runs
-        if run.rewritten_steps
-    ]
+    problems += [f"{run.name}: {run.rewritten}" for run in runs if run.rewritten]
     for words, those in {
         "no held-out loss in {}: nothing can be compared without one at the last step; name it "
         "with --column nats_per_token=…": ~table["folder"].isin(tables.evaluations["folder"]),
@@ -360,7 +357,7 @@ def _run(log: Log) -> Run:
             f"run {short(log.run)}: no loss among {', '.join(there[:12])}; name it with "
             "--column loss=… or nats_per_token=…"
         )
-    columns, changed = {}, set[float]()
+    columns, changed, beyond = {}, set[float](), ""
     for name, logged in log.logged.items():
         values = pd.Series(logged.values, logged.at, copy=False)
         if not values.index.is_monotonic_increasing or not values.index.is_unique:
@@ -370,6 +367,9 @@ def _run(log: Log) -> Run:
             same = (before == after) | (before.isna() & after.isna())
             if name != "training_seconds":  # W&B writes a row of its own for each call of `log`
                 changed |= {*before.index[~same.to_numpy()]}
+                end = values.index[-1]
+                if end < last.index.max() and not same.all():
+                    beyond = f", and ends before the earlier one, at step {end:g}: keep one of them"
             values = last.sort_index()
         columns[name] = values
     log.logged = {}  # of a long log, no column is kept twice
@@ -389,7 +389,8 @@ def _run(log: Log) -> Run:
     if log.tokens_axis and "steps" not in facts:
         facts["tokens"] = float(rows.index.max())
     diverged = not all(np.isfinite(end) for end in ends.values())
-    return Run(log, facts, rows, len(changed), diverged)
+    said = f"{len(changed)} steps written twice; the later counts{beyond}" if changed else ""
+    return Run(log, facts, rows, said, diverged)
 
 
 _OF_LOSS = (*LOSSES, "bits_per_byte")

@@ -258,7 +258,10 @@ def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path)
     written(tmp_path / "run", "10.jsonl", map(json.dumps, curve()))
     found = import_logs([f"run={tmp_path / 'run'}"], FACTS)
     assert found.curves["loss"].tolist() == [loss(step) for step in STEPS]
-    assert any("run: 2 steps" in line for line in found.problems)
+    assert "run: 2 steps written twice; the later counts" in found.problems
+    written(tmp_path / "run", "11.jsonl", map(json.dumps, before[:1]))
+    problems = import_logs([f"run={tmp_path / 'run'}"], FACTS).problems
+    assert any("and ends before the earlier one, at step 20" in line for line in problems)
 
 
 def test_two_foreign_optimizers_get_a_verdict(tmp_path):
