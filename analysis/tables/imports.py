@@ -256,6 +256,10 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
         "no held-out loss in {}: nothing can be compared without one at the last step; name it "
         "with --column nats_per_token=…": ~table["folder"].isin(tables.evaluations["folder"]),
         "diverged (loss not finite at the end): {}": table["state"] == "diverged",
+        "the held-out loss is above that of a guess among 300,000 words: {}; if it is no loss in "
+        "nats, give its unit, such as --unit nats_per_token=perplexity": (
+            table["nats_per_token"] > np.log(3e5)
+        ),
         "the log ends before the last step: {}; give --steps-from 0 where steps are counted from "
         "0, or correct `steps`": (table["state"] == "failed") & ~counts_calls,
         "the log ends before the last step: {}; its x axis counts calls of W&B's `log`, not steps: "

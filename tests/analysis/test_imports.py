@@ -246,6 +246,8 @@ def test_losses_in_another_unit_are_converted_when_asked(unit, tmp_path):
         np.testing.assert_allclose(found.curves["loss"], training)
         np.testing.assert_allclose(found.evaluations["nats_per_token"], 3.0)
         assert found.evaluations["annealed"].tolist() == [False, False, True]
+    said = [line for line in import_logs([log], facts, columns=named).problems if "guess" in line]
+    assert bool(said) == (unit == "perplexity")  # bits cannot be told from a poor model's nats
     with pytest.raises(UserError, match="--unit 'hartleys'"):
         import_logs([log], FACTS, unit=["hartleys"])
     with pytest.raises(UserError, match=rf"step 30: nats_per_token -3\.4 cannot be in {unit}"):
