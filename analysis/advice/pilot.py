@@ -122,6 +122,11 @@ class Pilot:
         return 2 * (self.pairs + len(RATES))
 
     @property
+    def most_share(self) -> float:
+        """`share` of the pilot with `MOST_SEEDS` pairs."""
+        return self.share * 2 * (MOST_SEEDS + len(RATES)) / self.runs
+
+    @property
     def is_smaller(self) -> bool:
         """Whether its runs are smaller than the planned run."""
         return self.rungs[0].is_smaller
