@@ -121,11 +121,9 @@ def test_what_is_asked_for_is_refused_before_anything_is_measured(trained, docum
 def test_text_of_another_tokenizer_is_refused(documents, tmp_path):
     """Its ids lie inside the run's vocabulary, where they mean other words."""
     run(documents, tmp_path / "run", "model.vocabulary_size=300", "schedule.steps=4")
-    texts = [str(documents.with_name("texts.jsonl"))]
-    prepare(Request(texts, "bpe:270"), tmp_path / "other")
-    other = f"other={tmp_path / 'other'}"
+    prepare(Request([str(documents.with_name("texts.jsonl"))], "bpe:270"), tmp_path / "other")
     with pytest.raises(UserError, match=r"other: .*tokenizer \(bpe of 270"):
-        list(evaluate_run(open_run(tmp_path / "run"), held_out=[other]))
+        list(evaluate_run(open_run(tmp_path / "run"), held_out=[f"other={tmp_path / 'other'}"]))
 
 
 @pytest.mark.parametrize("rival", ["batch_warmup", "sequence_warmup"])

@@ -64,6 +64,9 @@ def evaluate_tasks(
         pretrained=str(exported.resolve()),
         device=device,
         dtype="auto",
+        # In bfloat16, sums of log probabilities are so coarse that close answers tie, and a tie
+        # goes to the first one.
+        softmax_dtype="float32",
         batch_size=16,
         max_length=max_length,
         trust_remote_code=False,
