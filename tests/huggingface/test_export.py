@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import tokenizers
 import torch
 
 from tests.huggingface.trained import BYTES, KINDS, train_and_export
@@ -15,6 +16,7 @@ from tests.input.answers import answer, refusal
 from tests.tiny_runs import run
 from tst_study import file_lock
 from tst_study.checkpoints.trained_run import open_run
+from tst_study.data.preparation.text_tokenizers import Tokenizer, train_byte_pair_tokenizer
 from tst_study.errors import UserError
 from tst_study.evaluation.run import trained_model
 from tst_study.huggingface import export as export_module
@@ -64,7 +66,6 @@ def test_generate_works_with_its_own_tokenizer(exported):
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported[1])
     prompt = tokenizer("abc de", return_tensors="pt")
     made = stock_model(exported[1]).generate(**prompt, max_new_tokens=5, do_sample=False)
-    assert made.shape[0] == 1
     assert tokenizer.decode(made[0]).startswith("abc de")
 
 
@@ -151,6 +152,13 @@ def test_the_card_says_what_made_the_model(llama, documents):
         assert part in card
 
 
+def test_what_is_no_baseline_is_not_called_one(words, tmp_path):
+    run(words, tmp_path / "run", "superposition={}", "batch_warmup={parts = 2, step_ratio = 0.5}")
+    card = (export(open_run(tmp_path / "run"), tmp_path / "to", None) / "README.md").read_text()
+    assert "tags:\n- ablation\n" in card
+    assert "from the first step on (batch warmup from 1/2 over 0.5 of the steps)." in card
+
+
 def test_the_hub_reads_the_card(llama):
     from huggingface_hub import ModelCard
 
@@ -193,8 +201,6 @@ def test_what_is_there_is_not_overwritten(llama, tmp_path, monkeypatch):
 def test_missing_steps_and_tokenizers_are_named(llama, words, tmp_path):
     with pytest.raises(UserError, match=r"step 5; .*2, 4, 6"):
         open_run(llama[0], step=5)
-    from tst_study.data.preparation.text_tokenizers import train_byte_pair_tokenizer
-
     other = train_byte_pair_tokenizer(["some other text"], 258)
     (tmp_path / "tokenizer.json").write_bytes(other.json)
     with pytest.raises(UserError, match="tokenizer"):
@@ -213,18 +219,13 @@ def test_words_without_a_text_have_no_tokenizer(words, tmp_path):
 
 def test_what_a_tokenizer_does_beside_splitting_is_left_out(tmp_path):
     """Llama 3's puts a token in front of every text, some cut texts; token files know neither."""
-    from tokenizers import Tokenizer as LibraryTokenizer
-    from tokenizers import processors
-
-    from tst_study.data.preparation.text_tokenizers import Tokenizer, train_byte_pair_tokenizer
-
     as_it_was = train_byte_pair_tokenizer(["to be or not"], 258)
     assert plain(as_it_was).json == as_it_was.json
-    library = LibraryTokenizer.from_str(as_it_was.json.decode())
+    library = tokenizers.Tokenizer.from_str(as_it_was.json.decode())
     library.enable_truncation(3)
     library.enable_padding(length=5)
     end = "<|endoftext|>"
-    library.post_processor = processors.TemplateProcessing(
+    library.post_processor = tokenizers.processors.TemplateProcessing(
         single=f"{end} $A", special_tokens=[(end, 0)]
     )
     stripped = plain(Tokenizer(library.to_str().encode()))

@@ -82,9 +82,8 @@ def _front_matter(run: TrainedRun, record: RunRecord) -> str:
     has the results of this checkpoint."""
     from huggingface_hub import ModelCardData
 
-    method = (
-        "token-superposition-training" if run.header["plan"]["superposed_steps"] else "baseline"
-    )
+    setting = SuperpositionSetting.from_config(to_dict(run.config))
+    method = "token-superposition-training" if setting.superposed_steps else setting.role
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag="text-generation",
