@@ -24,8 +24,9 @@ def test_gpus_are_known_by_the_names_that_drivers_give_them():
         "NVIDIA H100 NVL": "H100 NVL",
         "NVIDIA A100-SXM4-80GB": "A100",
         "h100 pcie": "H100 PCIe",
+        "NVIDIA H800 PCIe": "H800 PCIe",
     }
     for name, known in names.items():
-        found = device_named(name)
-        assert found.name == known
-    assert device_named("GeForce") is None
+        assert device_named(name).name == known
+    for name in ("GeForce", "NVIDIA GeForce RTX 3090 Ti", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"):
+        assert device_named(name) is None

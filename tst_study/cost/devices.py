@@ -45,6 +45,7 @@ DEVICES = (
     Device("H100 NVL", 835e12, 94e9, 3.9e12, 300e9, like="H100"),
     Device("H100 PCIe", 756e12, 80e9, 2e12, 300e9, like="H100"),
     Device("H100", 989e12, 80e9, 3.35e12, 450e9),
+    Device("H800 PCIe", 756e12, 80e9, 2e12, 200e9, like="H100"),
     Device("H800", 989e12, 80e9, 3.35e12, 200e9, like="H100"),
     Device("A100 40GB", 312e12, 40e9, 1.555e12, 300e9, like="A100"),
     Device("A100", 312e12, 80e9, 2e12, 300e9),
@@ -100,7 +101,7 @@ def device_named(name: str) -> Device | None:
     """Find a device by the name that its driver reports, such as `NVIDIA H100 80GB HBM3`, or by its
     name in `DEVICES`, in upper or lower case; None if it is not listed."""
     words = set(name.upper().replace("-", " ").split())
-    if words & {"LAPTOP", "D"}:  # slower than the cards whose names they extend
+    if words & {"LAPTOP", "D", "TI", "MIG"}:  # other cards than those they name, or a part of one
         return None
     named = (device for device in DEVICES if words.issuperset(device.name.upper().split()))
     return next(named, None)
