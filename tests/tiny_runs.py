@@ -90,7 +90,8 @@ def tensors_of(place: Path) -> dict[str, Tensor]:
     """Every tensor of a checkpoint by its name."""
     reader = CheckpointReader(place)
     common = dist_checkpointing.load_common_state_dict(str(place))
-    return {name: reader.read(name) for name in reader.names} | _flat(common)
+    names = dict.fromkeys(name for name, *_ in reader.common["pieces"])
+    return {name: reader.read(name) for name in names} | _flat(common)
 
 
 def _flat(state: Any, name: str = "") -> dict[str, Tensor]:

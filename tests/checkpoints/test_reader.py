@@ -114,7 +114,7 @@ def test_a_hostile_checkpoint_is_refused_in_one_line(trained, words, tmp_path, p
     assert POISONS[poison] in str(raised.value)
     assert "\n" not in str(raised.value)
     with pytest.raises(UserError):
-        [CheckpointReader(place).read(name) for name in CheckpointReader(place).names]
+        CheckpointReader(place).read("output_layer.weight")
     assert not mark.exists()
 
 

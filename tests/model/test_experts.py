@@ -1,8 +1,9 @@
 """Experts' outputs are added in one order; what is logged of routing is what happened."""
 
+from itertools import product
+
 import pytest
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.tiny_runs import MIXTURE, built, run, tiny
@@ -54,23 +55,18 @@ def test_nothing_of_a_layer_with_experts_adds_by_index(words):
     assert names == []
 
 
-def recorded(choices: list[Tensor], logits: list[Tensor]) -> RoutingLog:
-    log = RoutingLog(layers=2, experts=4)
-    log.begin_step(12, torch.device("cpu"), recording=True)
-    for layer in (1, 2):
-        for chosen, scores in zip(choices, logits, strict=True):
-            log.add(layer, chosen.sum(dim=0), scores)
-            log.add_balance(layer, torch.tensor(2.0), len(scores))
-    return log
-
-
 def test_loads_entropy_and_losses_are_means_over_positions(words):
     generator = torch.Generator().manual_seed(0)
     logits = [torch.randn(6, 4, generator=generator) for _ in range(2)]
     choices = [torch.zeros(6, 4).bool() for _ in range(2)]
     choices[0][:, 0] = choices[0][:, 1] = choices[1][:, 0] = True
+    log = RoutingLog(layers=2, experts=4)
+    log.begin_step(12, torch.device("cpu"), recording=True)
+    for layer, (chosen, scores) in product((1, 2), zip(choices, logits, strict=True)):
+        log.add(layer, chosen.sum(dim=0), scores)
+        log.add_balance(layer, torch.tensor(2.0), len(scores))
     with built(tiny(words)):  # for the sum over ranks
-        summary = recorded(choices, logits).summary()
+        summary = log.summary()
     both = torch.cat(logits).double()
     probabilities = both.softmax(dim=1)
     assert summary["router_entropy"] == pytest.approx(

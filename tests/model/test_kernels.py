@@ -45,8 +45,6 @@ class Kernel:
     kernel: Callable[..., Tensor]
     formula: Callable[..., Tensor]
     shapes: tuple[tuple[int, ...], ...]
-    tolerance: float = 1e-5
-    """In float32."""
 
 
 KERNELS = {
@@ -91,17 +89,14 @@ def test_forward_and_backward_are_autograds(case, dtype):
     found.backward(gradient)
     expected.backward(gradient)
     pairs = [(found, expected), *((x.grad, y.grad) for x, y in zip(ours, plain, strict=True))]
-    tolerance = case.tolerance if dtype == torch.float32 else 2**10 * case.tolerance
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     for mine, theirs in pairs:
         assert mine.dtype == dtype
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
 def test_every_kernel_is_among_them():
-    own = [
-        one for one in vars(kernels).values() if getattr(one, "__module__", "") == kernels.__name__
-    ]
-    passes = {one.__name__ for one in own if isinstance(one, type) and hasattr(one, "backward")}
+    passes = {one for one in vars(kernels).values() if hasattr(one, "backward")} - {Tensor}
     assert len(passes) == len(KERNELS)
 
 

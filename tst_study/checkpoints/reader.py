@@ -92,11 +92,6 @@ class CheckpointReader:
         self._files.set_up_storage_reader(self._description, is_coordinator=True)
         self._tensors: dict[str, Any] = self._description.state_dict_metadata
 
-    @property
-    def names(self) -> list[str]:
-        """The names of all tensors."""
-        return list(self._tensors)
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a whole tensor. Raises `UserError` if no tensor has that name."""
         return tuple(self._of(name).size)
