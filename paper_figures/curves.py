@@ -184,9 +184,10 @@ def draw(
     marks = "" if held_out or "end" not in set(data["quantity"]) else ", marks: held-out"
     axes.set_ylabel(f"{'held-out' if held_out else 'training'} loss{marks} (nats per token)")
     said = data.drop_duplicates("label", keep="last").set_index("label")["said"]
+    ended = data[data["quantity"].isin(("next_token", "end"))]  # an arm may have bag losses alone
     words = {
         said[label] if held_out else f"{label}: {last(rows):.3f}": looks[str(label)]
-        for label, rows in data.groupby("label", sort=False)
+        for label, rows in ended.groupby("label", sort=False)
     }
     arm_key(axes, title, words, 2)
 

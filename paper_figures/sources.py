@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -19,7 +19,7 @@ from tst_study.analysis.summary import Summary, summarise
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.source import Folders, read_tables, roots
 from tst_study.analysis.verdict.comparison import SAME
-from tst_study.analysis.wording import span
+from tst_study.analysis.wording import disambiguate_by_set_up, span
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.answers import answers
@@ -224,6 +224,12 @@ class Group:
         base |= {"loss": self.level, "seeds": len(self.baselines)}
         own = self.rows.assign(loss=self.level - self.rows["gain"])
         return pd.concat([pd.DataFrame([base]), own], ignore_index=True)
+
+
+def told_apart(groups: Sequence[Group], names: Sequence[str]) -> list[str]:
+    """Return the groups' names; to equal ones is added what distinguishes the groups, except their
+    numbers of steps."""
+    return disambiguate_by_set_up(names, [group.compared.iloc[0] for group in groups])
 
 
 def folders_of(groups: Iterable[Group]) -> tuple[str, ...]:

@@ -83,6 +83,12 @@ class Comparison:
     lost: pd.DataFrame
     """Rows of runs that diverged, or that a person excluded, `labelled`."""
 
+    def is_unstable(self, runs: pd.DataFrame) -> bool:
+        """Return whether one of these runs is of a setting that is unstable, or whose baseline
+        is."""
+        unstable = self.table[self.table["verdict"].str.startswith("unstable")]
+        return bool(runs["run_id"].isin(unstable["run_ids"].explode()).any())
+
 
 def compare(
     runs: pd.DataFrame, questions: Sequence[Question] = (), own_rates: bool = False

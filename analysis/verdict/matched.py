@@ -99,16 +99,8 @@ def matched(found: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-WORTH: tuple[str, ...] = (
-    "family",
-    "question",
-    "when",
-    "steps",
-    "baseline_steps",
-    "seeds",
-    "steps_ratio",
-)
-WORTH += ("flops_ratio", "low", "high", "note")
+WORTH: tuple[str, ...] = ("family", "question", "when", "steps", "baseline_steps", "seeds")
+WORTH += ("steps_ratio", "flops_ratio", "low", "high", "note")
 """Columns of `worth`."""
 
 
@@ -196,7 +188,8 @@ def _equal(
     unstable.
     """
     away = (baselines[column].astype(float) / float(members[column].iloc[0]) - 1).abs()
-    near = baselines[(away <= EQUAL_WITHIN) & (away == away.min())]
+    nearest = baselines["steps"].isin(baselines["steps"][away == away.min()])
+    near = baselines[(away <= EQUAL_WITHIN) & nearest]
     if near.empty:
         return {"note": f"no baseline of {kind}"}
     # Warm-ups may differ: those of the setting's own count, or else there must be one of a seed.

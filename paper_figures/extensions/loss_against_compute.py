@@ -15,9 +15,8 @@ from tst_study.analysis import published
 from tst_study.analysis.fits.scaling.compute_multiplier import compute_multiplier, multipliers_of
 from tst_study.analysis.fits.scaling.points import points_of
 from tst_study.analysis.statistics import critical_t
-from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
+from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH, Comparison
 from tst_study.analysis.verdict.length_curve import LengthCurve, floors, paired_tables
 from tst_study.analysis.wording import bounds, number
 from tst_study.config.superposition_setting import SuperpositionSetting
@@ -76,7 +75,7 @@ class Pair:
 def loss_against_compute(sources: Sources) -> Picture:
     """Show the published pair and, in a second column, the measured pair with most runs, if there
     is one."""
-    own = _measured(sources.summary)
+    own = _measured(sources.summary.comparison)
     pairs = [_published(), *own]
     title = f"For the same loss baselines need {pairs[0].times} the FLOPs in the paper (270M)"
     return Picture(
@@ -108,18 +107,19 @@ def _published() -> Pair:
     return _pair("published: 270M", PAPERS, baseline, cells[arm], multipliers)
 
 
-def _measured(summary: Summary) -> list[Pair]:
+def _measured(found: Comparison) -> list[Pair]:
     """Return the measured pair with most runs, baselines included, or an empty list.
 
     Pairs are made for settings of the paper's method for which a multiplier can be computed; both
-    the setting and its baseline need runs of two lengths or more.
+    the setting and its baseline need runs of two lengths or more, and neither may be unstable.
     """
     pairs: list[Pair] = []
-    points = points_of(summary.comparison.eligible)
+    points = points_of(found.eligible)
     for _, family in points.groupby(list(SAME_BUT_LENGTH), dropna=False):
         for _, members, table in multipliers_of(family, losses=LOSSES):
             setting = SuperpositionSetting.of_row(next(rows_of(members)))
-            if setting.is_plain and isinstance(table, pd.DataFrame):
+            is_stable = not found.is_unstable(members)
+            if setting.is_plain and is_stable and isinstance(table, pd.DataFrame):
                 panel = f"measured: {members['corpus'].iloc[0]}"
                 baselines = family[family["method"] == "baseline"]
                 pairs.append(_pair(panel, setting, baselines, members, table))

@@ -234,6 +234,7 @@ def _measured(summary: Summary) -> Side | None:
         if kind == "equal loss":
             interval = f" [{ends}]" if (ends := bounds(kinds[kind])) else ""
             said = f"{kinds[kind]['steps_ratio']:.2f}{interval} times the steps"
+        said += ", unstable" * str(kinds[kind]["verdict"]).startswith("unstable")
         results[kind] = int(kinds[kind]["baseline_steps"]), said
     setting = SuperpositionSetting.of_row(next(rows_of(own)))
     return Side(

@@ -16,7 +16,7 @@ from tst_study.cost.compute import gpu_hours
 from tst_study.cost.devices import peak_flops
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.item import Finding, judged
-from tst_study.paper_figures.sources import Group, Sources, folders_of
+from tst_study.paper_figures.sources import Group, Sources, folders_of, told_apart
 from tst_study.paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
 from tst_study.text import big
 
@@ -66,7 +66,9 @@ def headline_runs(sources: Sources) -> Table:
     """Show the published runs, and below them every setting of the paper's method that was measured
     here, with its baseline, at any scale."""
     groups = [group for group in map(Group.plain, sources.groups) if len(group.rows)]
-    data = pd.concat([runs_table(), *map(_measured, groups)], ignore_index=True)
+    models = [f"{group.model}{group.rate}".replace(" parameters", "", 1) for group in groups]
+    models = told_apart(groups, models)
+    data = pd.concat([runs_table(), *map(_measured, groups, models)], ignore_index=True)
     return Table(
         caption="Published runs, one seed each: final training loss in nats per token, B200-hours "
         "as published and by the cost model (6 FLOPs per active weight and position, attention "
@@ -84,14 +86,14 @@ def headline_runs(sources: Sources) -> Table:
     )
 
 
-def _measured(group: Group) -> pd.DataFrame:
+def _measured(group: Group, model: str) -> pd.DataFrame:
     """Return a row for the baseline of one comparison group, and one for each of its settings."""
     first, rows = group.members.iloc[0], group.with_baseline()
     own = rows.rename(columns={"loss": "loss_measured", "gain": "gain_measured"})
     columns = ["loss_measured", "seeds", "low", "high", "gain_measured"]
     return own[["bag_size", "superposed_steps", *columns]].assign(
         method=rows["bag_size"].eq(1).map({True: "baseline", False: "TST"}),
-        model=f"{big(first['parameters'])}, {first['corpus']}{group.rate}",
+        model=model,
         steps=group.steps,
         flops=float(first["flops"]),
         raw_tokens=float(first["latent_tokens"]) * rows["data_multiplier"],
@@ -164,7 +166,9 @@ def reinitialisation(sources: Sources) -> Table:
     """Show the published runs (3B, 20,000 steps), and measured settings that were run both with and
     without re-initialisation, at any scale."""
     groups = [group for group in map(_both, sources.groups) if len(group.rows)]
-    data = pd.concat([_published_methods(), *map(_measured_methods, groups)], ignore_index=True)
+    scales = told_apart(groups, [group.scale for group in groups])
+    parts = map(_measured_methods, groups, scales)
+    data = pd.concat([_published_methods(), *parts], ignore_index=True)
     lowest = data.groupby("runs")["loss"].transform("min")
     columns = {
         "runs": lambda row: row["runs"],
@@ -180,7 +184,7 @@ def reinitialisation(sources: Sources) -> Table:
         data=data,
         folders=folders_of(groups),
         grids=(Grid.of(rows_of(data.assign(lowest=lowest)), columns),),
-        finding=_method_finding(groups),
+        finding=_method_finding(groups, "; ".join(scales)),
     )
 
 
@@ -200,7 +204,7 @@ def _both(group: Group) -> Group:
     return group.only(rows[same == 2].sort_values("reinitialized", kind="stable"))
 
 
-def _measured_methods(group: Group) -> pd.DataFrame:
+def _measured_methods(group: Group, scale: str) -> pd.DataFrame:
     rows, (base, plain, fresh) = group.with_baseline(), METHODS.values()
     names = [
         f"{fresh if row['reinitialized'] else plain}, s = {row['bag_size']}, "
@@ -209,7 +213,7 @@ def _measured_methods(group: Group) -> pd.DataFrame:
     ]
     seeds = rows["seeds"].where(rows["bag_size"] > 1)
     table = rows[["loss", "gain", "low", "high"]].assign(method=[base, *names], seeds=seeds)
-    return table.assign(runs=f"measured: {group.scale}")
+    return table.assign(runs=f"measured: {scale}")
 
 
 def _against_plain(group: Group) -> float:
@@ -222,7 +226,7 @@ def _against_plain(group: Group) -> float:
     return float((losses[True] - losses[False]).mean())
 
 
-def _method_finding(groups: list[Group]) -> Finding:
+def _method_finding(groups: list[Group], scale: str) -> Finding:
     theirs = "re-initialised 0.262 nats above TST and 0.130 above the baseline"
     if not groups:
         return Finding(theirs)
@@ -233,5 +237,4 @@ def _method_finding(groups: list[Group]) -> Finding:
         measured.append("gains of {} over TST and {} over the baseline".format(*map(signed, gains)))
         # The paper's claim is that re-initialising makes things worse.
         verdicts += new["verdict"].replace({"worse": "better", "better": "worse"}).tolist()
-    verdict = judged(verdicts)
-    return Finding(theirs, "; ".join(measured), "; ".join(g.scale for g in groups), verdict)
+    return Finding(theirs, "; ".join(measured), scale, judged(verdicts))

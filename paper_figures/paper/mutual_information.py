@@ -86,7 +86,8 @@ def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
                 source = path.with_suffix("").as_posix()
             try:
                 tables = json.loads(path.read_text("utf8"))["tables"]
-                curves[source] = pd.DataFrame(tables["Mutual information by distance"])[COLUMNS]
+                table = pd.DataFrame(tables["Mutual information by distance"])[COLUMNS]
+                curves[source] = table.astype(float)
             except (ValueError, LookupError, TypeError):
                 raise UserError(f"{path}: holds no measured curve; make it by {NEEDS}") from None
     return curves

@@ -4,6 +4,7 @@ It shows what repeating a short text costs the baseline and superposition. The r
 study that trains both for equally many steps on different amounts of text.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import partial
 
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from tst_study.analysis.fits.scaling.repetition import PUBLISHED, Repetition, fit_repetition
 from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.run_folders import of_config
 from tst_study.analysis.wording import disambiguate, number
 from tst_study.errors import UserError
 from tst_study.paper_figures.catalogue import figure, submit
@@ -23,8 +25,9 @@ from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, INK, MUTED, Look, Mark, marks_of, new_figure
 from tst_study.text import big
 
-SAME = ["parameters", "learning_rate", "sequences", "sequence_length", "eval_set"]
-"""Columns in which runs on different amounts of text must agree to be compared."""
+SAME = ["set_up", "learning_rate", "eval_set"]
+"""Columns in which runs on different amounts of text must agree to be compared. `set_up` is the
+family that a run would have if its text were that of all others."""
 
 
 @figure(
@@ -44,6 +47,7 @@ def data_constrained(sources: Sources) -> Item | None:
     names = {"raw_tokens": "tokens", "unique_raw_tokens": "unique", "nats_per_token": "loss"}
     runs = sources.summary.comparison.eligible.rename(columns=names)
     runs = runs[runs["unique"].notna()].astype(dict.fromkeys(names.values(), float))
+    runs["set_up"] = [of_config(json.loads(text), {})["family"] for text in runs["config"]]
     families = [_on_every_text(same) for _, same in runs.groupby([*SAME, "steps"], sort=False)]
     families = [
         same

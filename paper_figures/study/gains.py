@@ -55,14 +55,14 @@ def overview(sources: Sources) -> Item | None:
 def primary_answers(sources: Sources) -> Item | None:
     """Show the primary question of each study, with the size of its models."""
     rows = sources.answers[sources.answers["primary"] & sources.answers["gain"].notna()]
-    if rows["heading"].nunique() < 2:
+    if (studies := rows["study"].nunique()) < 2:
         return None
     sizes = sources.runs.set_index("run_id")["parameters"]
     names = [
         f"{row['name']}; {big(sizes[list(row['run_ids'])].max())} parameters, {row['seeds']} seeds"
         for row in rows_of(rows)
     ]
-    title = f"Primary questions of {len(rows)} studies: {verdict_counts(rows)}"
+    title = f"Primary questions of {studies} studies: {verdict_counts(rows)}"
     single = rows.groupby("study")["family"].transform("nunique") == 1
     headings = rows["heading"].where(~single, rows["study"] + rows["under"])
     # Rows with headings of their own need no colours.
@@ -81,14 +81,15 @@ def primary_answers(sources: Sources) -> Item | None:
 def effects(sources: Sources) -> Item | None:
     """Show the first `MOST` of the study's questions and settings that have two or more seeds.
 
-    The title counts a result once, though two questions may share it, and none on a generated
-    language, which suits superposition."""
+    The title counts a result once, though two questions may share it. Results on a generated
+    language, which suits superposition, count only if there are no others."""
     rows = sources.answers[sources.answers["seeds"] > 1]
     runs = sources.runs
     made = set(runs["run_id"][runs["optimal_nats_per_token"].notna()])
-    counted = rows[rows["run_ids"].map(made.isdisjoint).astype(bool)]
-    counted, where = (counted, " on natural text") if len(counted) < len(rows) else (rows, "")
-    counted = counted.drop_duplicates("run_ids")
+    natural = rows["run_ids"].map(made.isdisjoint).astype(bool)
+    where = " on natural text" if natural.any() else " on a generated language"
+    counted = (rows[natural] if natural.any() else rows).drop_duplicates("run_ids")
+    where *= not natural.all()
     title = f"{number(len(counted), 'result')}{where}: {verdict_counts(counted)}"
     return _picture(sources, rows, MOST, title, *WHOLE) if len(rows) else None
 

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from tests.analysis.made_runs import config, write_pairs, write_run
+from tests.analysis.made_runs import config, imported, write_pairs, write_run
 from tst_study.analysis import published
+from tst_study.analysis.fits.scaling.compute_multiplier import compute_answer
 from tst_study.analysis.tables.source import load
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
@@ -45,14 +46,9 @@ def table_1() -> pd.DataFrame:
 def test_table_1s_pairs_at_equal_flops(table_1):
     found = rows_of_kind(table_1, "equal FLOPs").dropna(subset=["gain"])
     gains = found.set_index(["family", "steps"])["gain"].to_dict()
-    assert gains == pytest.approx(
-        {
-            ("paper 270M", 20_000): 0.070,
-            ("paper 270M", 100_000): 0.044,
-            ("paper 600M", 20_000): 0.076,
-            ("paper 3B", 20_000): 0.132,
-        }
-    )
+    known = {("270M", 20_000): 0.070, ("270M", 100_000): 0.044, ("600M", 20_000): 0.076}
+    known[("3B", 20_000)] = 0.132
+    assert gains == pytest.approx({(f"paper {k}", steps): v for (k, steps), v in known.items()})
     assert set(found["verdict"]) == {"one seed: no claim"}
 
 
@@ -217,14 +213,26 @@ def test_equal_loss_of_a_known_power_law_is_exact(tmp_path):
         write_run(tmp_path, config(seed, 4, 0.2), loss)
     (row,) = rows_of_kind(matched(compare(load(tmp_path))), "equal loss").to_dict("records")
     assert row["steps_ratio"] == pytest.approx(math.sqrt(2), rel=1e-4)
-    assert row["baseline_steps"] == 1414
-    assert (row["verdict"], row["note"]) == ("two seeds: no claim", "")
+    said = (row["baseline_steps"], row["verdict"], row["note"])
+    assert said == (1414, "two seeds: no claim", "")
 
 
 def arm(losses: dict[int, list[float]]) -> pd.DataFrame:
     """A table of runs, from losses of seed 0, 1, … by steps."""
     rows = [(steps, seed, loss) for steps in losses for seed, loss in enumerate(losses[steps])]
     return pd.DataFrame(rows, columns=["steps", "seed", "loss"])
+
+
+def test_flops_that_differ_a_little_between_seeds_are_one_length(tmp_path):
+    """The arm lacks the seed whose baseline's FLOPs are nearest to its own."""
+    runs = arm({1000: [3.6, 3.61, 3.62], 2000: [3.4, 3.412, 3.42]}).assign(params=1e8)
+    parts = [runs.assign(bag_size=s, step_ratio=0.1 * (s - 1)) for s in (1, 4)]
+    runs = pd.concat(parts, ignore_index=True).query("bag_size == 1 or seed > 0")
+    runs["flops"] = (1 + 1e-4 * (runs["seed"] - (runs["bag_size"] > 1))) * 6e14 * runs["steps"]
+    table = load(imported(tmp_path, runs.assign(tokens=1e6 * runs["steps"])))
+    (found, *_) = compute_answer(table).tables.values()
+    assert found["multiplier"].tolist() == pytest.approx([1.0] * 3, rel=1e-3)
+    assert set(rows_of_kind(matched(compare(table)), "equal FLOPs")["seeds"]) == {2}
 
 
 @pytest.mark.parametrize(

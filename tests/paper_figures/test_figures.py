@@ -1,5 +1,6 @@
 """The paper's figures and those it lacks: drawn, legible, traced, and the same bytes every time."""
 
+import itertools
 import json
 import math
 import os
@@ -43,15 +44,10 @@ def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path):
     """PNG, SVG, PDF and CSV, whatever the order in which a process hashes strings."""
     names = ["figure1", "figure4", "table4"]
     here = build(None, tmp_path / "here", only=names)
-    program = (
-        "import sys; from tst_study.paper_figures.build import build\n"
-        f"build(None, sys.argv[1], only={names!r})"
-    )
-    subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "there")],
-        check=True,
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-    )
+    program = "import sys; from tst_study.paper_figures.build import build\n"
+    program += f"build(None, sys.argv[1], only={names!r})"
+    command = [sys.executable, "-c", program, str(tmp_path / "there")]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
     assert {path.suffix for path in here.written} >= {".png", ".svg", ".pdf", ".csv", ".json"}
     for path in here.written:
         assert path.read_bytes() == (tmp_path / "there" / path.name).read_bytes(), path.name
@@ -132,9 +128,10 @@ def test_measured_information_of_two_studies_is_shown_for_both(tmp_path):
     item = catalogue()["figure10"].item(Sources(folders))
     assert item.data.groupby("source").size().to_list() == [8, 8, 100]
     assert item.measured.count("C0 = 1.000, a = 1.000, k = −1.000") == 2
-    (folders[0] / "mutual_information-cut.json").write_text(content[:20])
-    with pytest.raises(UserError, match=r"cut\.json: holds no measured curve"):
-        picture("figure10", folders[0])
+    for bad in (content[:20], content.replace("1.5", '"high"')):
+        (folders[0] / "mutual_information-cut.json").write_text(bad)
+        with pytest.raises(UserError, match=r"cut\.json: holds no measured curve"):
+            picture("figure10", folders[0])
 
 
 def test_settings_with_one_short_name_are_told_apart_below_a_text():
@@ -164,20 +161,22 @@ def test_of_ratios_with_equally_many_sizes_the_drawn_one_is_described(tmp_path):
 
 
 def test_a_measured_panel_at_the_papers_own_s_and_r_is_drawn_beside_it(tmp_path):
-    """Though it lacks an arm that the paper has."""
+    """Though it lacks an arm that the paper has, and one of its arms logged bag losses alone."""
     write_run(tmp_path, config(), 3.5)
     for mode in ("full", "input_only"):
         values = {"bag_size": 4, "step_ratio": 0.5, "mode": mode}
-        write_run(tmp_path, config(0, 4, 0.5, superposition=values), 3.4)
-    assert len(picture("figure6", tmp_path).figure().axes) == 2
+        log = write_run(tmp_path, config(0, 4, 0.5, superposition=values), 3.4) / "metrics.jsonl"
+    log.write_text("".join(line for line in log.open() if "next_token" not in line))
+    drawn = picture("figure6", tmp_path).figure()
+    said = [text.get_text().split(":")[0] for text in drawn.axes[1].get_legend().get_texts()]
+    assert said == ["baseline", "both"]
 
 
 def test_a_question_called_like_its_family_has_its_row(tmp_path):
     arms = [Arm(name=name, setting=name) for name in ("s = 4, r = 0.2", "baseline")]
     write_pairs(tmp_path, (3.5, 3.4))
-    name = "against the baseline"
-    asked = Question(name=name, family=name, arm=arms[0], against=arms[1])
-    add_questions(tmp_path, [asked])
+    names = dict.fromkeys(("name", "family"), "against the baseline")
+    add_questions(tmp_path, [Question(**names, arm=arms[0], against=arms[1])])
     shown = [text.get_text() for text in picture("overview", tmp_path).figure().axes[0].texts]
     assert shown == ["+0.100"]
 
@@ -191,8 +190,7 @@ def test_figure_7_calls_no_rate_best_at_which_a_seed_diverged(tmp_path):
     finding = picture("figure7", tmp_path).finding
     assert finding.measured.endswith("baseline best at 0.002")
     for rate in (1e-3, 2e-3):
-        lost = config(2, optimizer__learning_rate=rate)
-        write_run(tmp_path, lost, None, state="diverged")
+        write_run(tmp_path, config(2, optimizer__learning_rate=rate), None, state="diverged")
     assert picture("figure7", tmp_path).title == "Figure 7. Learning-rate sweeps"
 
 
@@ -202,9 +200,7 @@ def test_marks_tell_bag_sizes_apart_without_colour():
     assert (np.diff(light) < -0.03).all()
 
 
-def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_are_not_of_the_same(
-    tmp_path,
-):
+def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_differ(tmp_path):
     for seed, every in ((0, 50), (1, 70)):
         write_run(tmp_path, config(seed), 3.5, log_every=every)
     summary = Sources(tmp_path).summary
@@ -222,6 +218,9 @@ def test_a_title_counts_a_result_once_and_none_on_a_generated_language():
     item = picture("effects", CAMPAIGN)
     assert (item.data["verdict"] == "better").sum() == 9
     assert item.title.startswith("39 results on natural text: 4 better, ")
+    tables = read_tables(CAMPAIGN)
+    made = Sources(tables.only(tables.runs["optimal_nats_per_token"].notna()))
+    assert " on a generated language: " in catalogue()["effects"].item(made).title
 
 
 def part_of(record: Path, names: str, to: Path) -> Path:
@@ -271,6 +270,8 @@ def test_primary_answers_stand_under_their_studies_whatever_their_families_are_c
         asked = {"name": "plain", "arm": plain, "against": baseline, "primary": True}
         add_questions(tmp_path / study, [Question(family=one, **asked) for one in families])
     item = catalogue()["primary_answers"].item(Sources([tmp_path / "one", tmp_path / "two"]))
+    assert item.title.startswith("Primary questions of 2 studies: ")
+    assert catalogue()["primary_answers"].item(Sources(tmp_path / "two")) is None
     late = "against b, asked afterwards"
     assert [*item.data["heading"]] == [f"{of}, {late}" for of in ("one", "two: main", "two: other")]
 
@@ -313,9 +314,25 @@ def test_every_declared_arm_has_one_panel():
 
 
 def test_fresh_texts_of_two_sizes_are_not_called_repeated(tmp_path):
-    for tokens in (20_000_000, 50_000_000):
+    """Where one is, runs of another weight decay take no part."""
+    for tokens, decay in itertools.product((20_000_000, 50_000_000, 20_000), (0.1, 0.2)):
+        assert decay > 0.1 or picture("data_constrained", tmp_path) is None
         data = {**BOOKS, "corpora": [{"fingerprint": f"{tokens:064d}", "weight": 1.0}]}
         data["corpora"][0]["tokens"] = tokens
         for size in (1, 4):
-            write_run(tmp_path, config(0, size, 0.2 * (size > 1)), 3.5, data=data)
-    assert catalogue()["data_constrained"].item(Sources(tmp_path)) is None
+            run = config(0, size, 0.2 * (size > 1), optimizer__weight_decay=decay)
+            write_run(tmp_path, run, 3.5, data=data)
+    runs, used = Sources(tmp_path).runs, picture("data_constrained", tmp_path).folders
+    assert runs["family"][runs["folder"].isin(used)].nunique() == 3
+
+
+def test_no_multiplier_is_drawn_of_an_arm_that_is_unstable(tmp_path):
+    for seed, steps in itertools.product(range(3), (1000, 2000)):
+        loss = 3.5 - steps / 1e4 + 0.01 * seed
+        write_run(tmp_path, config(seed, steps=steps), loss)
+        write_run(tmp_path, config(seed, 4, 0.2, steps), loss - 0.05 - 0.001 * seed)
+    assert picture("loss_against_compute", tmp_path).folders
+    for seed, steps in itertools.product((3, 4), (1000, 2000)):
+        write_run(tmp_path, config(seed, 4, 0.2, steps), None, state="diverged")
+    assert not picture("loss_against_compute", tmp_path).folders
+    assert ", unstable" in picture("figure3", tmp_path).finding.measured

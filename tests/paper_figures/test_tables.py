@@ -81,12 +81,10 @@ def test_measured_gains_stand_beside_published_ones(tmp_path):
     for seed in (0, 1, 2):
         write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
         for size, gain in ((2, 0.02), (6, 0.05)):
-            loss = 3.5 + 0.01 * seed - gain + 0.001 * seed
-            write_run(tmp_path, config(seed, size, 0.3), loss)
+            write_run(tmp_path, config(seed, size, 0.3), 3.5 + 0.011 * seed - gain)
     data = table("table4", tmp_path).data.set_index(["step_ratio", "bag_size"])
     row = data.loc[(0.3, 6)]
-    assert row["measured_gain"] == pytest.approx(0.049)
-    assert row["seeds"] == 3
+    assert (row["measured_gain"], row["seeds"]) == (pytest.approx(0.049), 3)
     assert row["published_gain"] == pytest.approx(3.2124 - 3.1423)
     assert row["low"] < 0.049 < row["high"]
     assert data.loc[(0.3, 5), ["measured_loss", "measured_gain", "seeds"]].isna().all()
@@ -152,38 +150,36 @@ def test_accuracies_are_means_over_seeds_of_runs_that_may_be_compared(tmp_path):
     cell = table("table11", tmp_path).data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
     assert (cell["measured"], cell["seeds"]) == (0.35, 2)
     measured = table("table3", tmp_path).data.dropna(subset="seeds").set_index("model")
-    assert dict(measured["seeds"]) == {
-        name: 2 - name.endswith("sequences=1024") for name in measured.index
-    }
+    seeds = {name: 2 - name.endswith("sequences=1024") for name in measured.index}
+    assert dict(measured["seeds"]) == seeds
     assert sorted(measured["hellaswag"]) == [35, 50]
 
 
 def test_a_reinitialised_run_stands_beside_the_one_that_was_not(tmp_path):
-    for seed in (-1, 0, 1):
-        write_run(tmp_path, config(seed + 1), 3.5)
-        write_run(tmp_path, config(seed + 1, 6, 0.3), 3.45 + 0.001 * seed)
-        fresh = {"bag_size": 6, "step_ratio": 0.3, "reinitialize_at_switch": True}
-        write_run(tmp_path, config(seed + 1, 6, 0.3, superposition=fresh), 3.6 + 0.001 * seed)
+    def add(steps: int, plain: float, fresh: float, spread: float = 0.001, **more: object) -> None:
+        for seed in (0, 1, 2):
+            write_run(tmp_path, config(seed, steps=steps, **more), 3.5)
+            for again, loss in ((False, plain), (True, fresh)):
+                values = {"bag_size": 6, "step_ratio": 0.3, "reinitialize_at_switch": again}
+                run = config(seed, 6, 0.3, steps, superposition=values, **more)
+                write_run(tmp_path, run, loss + spread * (seed - 1))
+
+    add(1000, 3.45, 3.6)
     found = table("table2", tmp_path)
     assert found.finding.verdict == "agrees"
     measured = found.data[found.data["runs"].str.startswith("measured")]
     assert list(measured["loss"].round(4)) == [3.5, 3.45, 3.6]
-    for seed in (0, 1, 2):  # a second comparison, which shows no difference
-        write_run(tmp_path, config(seed, steps=3000), 3.5)
-        for fresh in (False, True):
-            values = {"bag_size": 6, "step_ratio": 0.3, "reinitialize_at_switch": fresh}
-            run = config(seed, 6, 0.3, 3000, superposition=values)
-            write_run(tmp_path, run, 3.5 + 0.01 * (seed - 1))
+    add(3000, 3.5, 3.5, 0.01)  # a second comparison, which shows no difference
     assert table("table2", tmp_path).finding.verdict == "agrees"
-    for seed in (0, 1, 2):  # a third one, in which re-initialising helps
-        write_run(tmp_path, config(seed, steps=2000), 3.5)
-        for fresh, loss in ((False, 3.45), (True, 3.4)):
-            values = {"bag_size": 6, "step_ratio": 0.3, "reinitialize_at_switch": fresh}
-            run = config(seed, 6, 0.3, 2000, superposition=values)
-            write_run(tmp_path, run, loss + 0.001 * seed)
+    add(2000, 3.45, 3.4)  # a third one, in which re-initialising helps
     both = table("table2", tmp_path).finding
     assert both.verdict == "undecided"
     assert both.measured.count(" over TST") == 3
+    add(2000, 3.35, 3.3, batch__sequences=32)  # of another batch, whose lowest is bold, too
+    (grid,) = table("table2", tmp_path).grids
+    assert {"3.300", "3.400"} <= {row[2].text for row in grid.rows if row[2].best}
+    models = table("table1", tmp_path).data.dropna(subset="loss_measured")["model"]
+    assert sorted({name.split(", ")[-1] for name in models}) == ["sequences=16", "sequences=32"]
 
 
 def test_a_table_is_markdown_latex_and_csv_of_the_same_numbers(tmp_path):

@@ -21,14 +21,8 @@ from tst_study.analysis.fits.scaling.points import (
 from tst_study.analysis.fits.solver.problem import HUBER
 from tst_study.errors import UserError
 
-COLUMNS: tuple[str, ...] = (
-    "approach",
-    "counts",
-    "params_exponent",
-    "exponent_low",
-    "exponent_high",
-)
-COLUMNS += ("tokens_exponent", "flops", "params", "tokens", "outside")
+COLUMNS: tuple[str, ...] = ("approach", "counts", "params_exponent", "exponent_low")
+COLUMNS += ("exponent_high", "tokens_exponent", "flops", "params", "tokens", "outside")
 _BUDGETS = 5
 """Number of FLOPs budgets for which compute-optimal sizes are printed."""
 DRAWS = 200
@@ -65,12 +59,8 @@ def side_by_side(
         )
         third = fitted.allocation([budget]).iloc[0]
         ends = ("exponent_low", "exponent_high")
-        first: dict[str, Any] = {
-            "params_exponent": frontier.params_exponent,
-            "params": size,
-            "tokens": tokens,
-        }
-        first |= dict(zip(ends, frontier.params_interval, strict=True))
+        first: dict[str, Any] = dict(zip(ends, frontier.params_interval, strict=True))
+        first |= {"params_exponent": frontier.params_exponent, "params": size}
         first |= {"tokens_exponent": frontier.tokens_exponent, "tokens": tokens}
         second = {name: third[name] for name in first if name not in ends}
         second |= {end: third[f"params_{end}"] for end in ends}

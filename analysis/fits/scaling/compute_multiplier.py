@@ -102,14 +102,13 @@ def compute_answer(
     tables: dict[str, pd.DataFrame] = {}
     sentences: list[str] = []
     multipliers: list[pd.DataFrame] = []
-    unstable = found.table[found.table["verdict"].str.startswith("unstable")]["run_ids"].explode()
     families = [own for _, own in points.groupby(list(SAME_BUT_LENGTH), dropna=False)]
     firsts = [own.iloc[0] for own in families]
     labels = disambiguate_by_set_up([str(first["corpus"]) for first in firsts], firsts)
     for label, family in zip(labels, families, strict=True):
         for name, members, table in multipliers_of(family, losses=3):
             note = table if isinstance(table, str) else table.attrs["note"]
-            if members["run_id"].isin(unstable).any():
+            if found.is_unstable(members):
                 note = "; ".join(filter(None, ("unstable, as runs diverged", note)))
             if note:
                 sentences.append(f"{label}, {name}: {note}.")

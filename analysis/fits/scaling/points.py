@@ -17,6 +17,7 @@ from tst_study.analysis.checks import Floats, positive
 from tst_study.analysis.tables.eligible import over_shared_seeds
 from tst_study.analysis.tables.facts import SIX, six_nd
 from tst_study.analysis.wording import disambiguate, number
+from tst_study.cost.compute import EQUAL_WITHIN
 from tst_study.errors import UserError
 
 SAME_SIZE = 0.02
@@ -25,11 +26,14 @@ SAME_SIZE = 0.02
 
 def points_of(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of a run table as points: params (active ones), tokens (latent), flops, loss
-    (held-out, nats per token), and the table's other columns. The runs must be eligible
-    (`tables/eligible.py`)."""
+    (held-out, nats per token), and the table's other columns. FLOPs that differ by at most
+    `EQUAL_WITHIN` between the seeds of an arm, as measured ones may, become one number. The runs
+    must be eligible (`tables/eligible.py`)."""
     names = {"active_parameters": "params", "latent_tokens": "tokens", "nats_per_token": "loss"}
     numbers = dict.fromkeys(("params", "tokens", "flops", "loss"), float)
-    return runs.rename(columns=names).astype(numbers)
+    points = runs.rename(columns=names).astype(numbers)
+    same = points.groupby(["group", "arm"], dropna=False)["flops"]
+    return points.assign(flops=same.transform(sizes_of, EQUAL_WITHIN))
 
 
 def with_tokens(frame: pd.DataFrame) -> pd.DataFrame:
@@ -62,15 +66,15 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
     return kept
 
 
-def sizes_of(params: pd.Series) -> Floats:
+def sizes_of(params: pd.Series, within: float = SAME_SIZE) -> Floats:
     """Return the size of each run, in parameters.
 
     Sources count the parameters of one model a little differently. Starting from the smallest run,
-    all runs that are at most 2% larger therefore get its size; the next larger run starts the next
-    size."""
+    all runs that are larger by at most the share `within` therefore get its size; the next larger
+    run starts the next size."""
     sizes, smallest = params.to_numpy(dtype=float, copy=True), 0.0
     for place in np.argsort(sizes):
-        if sizes[place] > (1 + SAME_SIZE) * smallest:
+        if sizes[place] > (1 + within) * smallest:
             smallest = sizes[place]
         sizes[place] = smallest
     return sizes

@@ -99,9 +99,8 @@ def test_an_exponent_comes_out_of_isoflop_curves_whose_flops_are_not_6nd(name, t
         loss = 3.0 - 0.12 * np.log(budget / 1e20) + 0.05 * np.log(size / best) ** 2
         loss += 2e-4 * random.standard_normal(9)
         tokens = budget / 6 / (0.8 * size)
-        parts.append(
-            pd.DataFrame({"params": size, "tokens": tokens, "flops": budget, "loss": loss})
-        )
+        budget_runs = {"params": size, "tokens": tokens, "flops": budget, "loss": loss}
+        parts.append(pd.DataFrame(budget_runs))
     pd.concat(parts).to_csv(tmp_path / "runs.csv", index=False)
     known = {"annealed": "true", "embeddings": "counted"}
     points = points_of(import_logs([str(tmp_path / "runs.csv")], known).runs)
