@@ -41,6 +41,7 @@ CAMPAIGNS = {
     "campaign": "first campaign",
     "what-does-the-work": "second campaign",
     "tuned": "third campaign, with a tuned baseline",
+    "batch": "fourth campaign, with a baseline of twice the batch",
 }
 """The name of each campaign, by its archive in `RECORDS`."""
 ASKED = {
@@ -49,6 +50,7 @@ ASKED = {
     "superposition against the tuned baseline": PLAIN,
     "output only, 0.23 million weights against the tuned baseline": OUTPUT_ONLY,
     "output only, 1.07 million weights against the tuned baseline": OUTPUT_ONLY,
+    "output, s = 4, r = 0.25 (larger32output) against baseline (larger64)": OUTPUT_ONLY,
 }
 """The label of the arm, by the name of a campaign's question. Such an arm may differ from its
 baseline in rate, so that `compare` does not pair the two without the question. The pilot sweep
@@ -57,9 +59,10 @@ COLUMNS = ("source", "corpus", "params", "tokens", "learning_rate", "arm", "text
 COLUMNS += ("gain", "deviation", "sequences", "tuned")
 """Columns of our own evidence. `params`: active parameters. `tokens`: latent tokens. `arm`: label.
 `text`: raw tokens, as a multiple of the baseline's. `gain`, `deviation`: mean and standard
-deviation of the paired gains, in nats per token. `sequences`: sequences a step. `tuned`: what was
-tuned at this size and length (`batch and rate`, `rate` or nothing), if a question asked about the
-arm against a tuned baseline."""
+deviation of the paired gains, in nats per token. `sequences`: the baseline's sequences a step.
+`tuned`: what was tuned in the baseline at this size and length (`batch and rate`, `batch`, `rate`
+or nothing), if a question of `ASKED` is about the arm. A rate was tuned if several were tried with
+one batch."""
 LEAST_SEEDS = 4
 """Fewest paired seeds with which a setting is part of the evidence."""
 CHOSEN_FROM = 0.5
@@ -163,19 +166,25 @@ def paired(record: str, name: str) -> list[dict[str, Any]]:
         arm=settings["setting"],
         text=settings["data_multiplier"],
         run_id=settings["run_ids"].str[-1],
+        against=settings["run_ids"].str[0],
     )
-    asked = asked.assign(arm=asked["question"].map(ASKED), run_id=asked["run_ids"].str[0])
+    ends = {"run_id": asked["run_ids"].str[0], "against": asked["run_ids"].str[-1]}
+    asked = asked.assign(arm=asked["question"].map(ASKED), **ends)
     asked = asked[asked["arm"].notna()]
-    arms = pd.concat([settings[~settings["arm"].isin(asked["arm"])], asked], join="inner")
+    arms = pd.concat(
+        [settings[~settings["arm"].isin(asked["arm"])], asked], join="inner"
+    ).infer_objects()
     facts = {"active_parameters": "params", "latent_tokens": "tokens"}
     runs = runs.rename(columns=facts)
-    of_baselines = runs[runs["method"] == "baseline"].groupby([*facts.values()])
-    tried = of_baselines[["sequences", "learning_rate"]].nunique() > 1
-    words = tried.rename(columns={"sequences": "batch", "learning_rate": "rate"})
-    tuned = words.apply(lambda row: " and ".join(row.index[row]), axis=1)
-    runs = runs[["run_id", "corpus", *facts.values(), "learning_rate", "sequences"]]
+    of_batches = runs[runs["method"] == "baseline"].groupby([*facts.values(), "sequences"])
+    rates = of_batches["learning_rate"].nunique().groupby([*facts.values()])
+    tried = pd.DataFrame({"batch": rates.size() > 1, "rate": rates.max() > 1})
+    tuned = tried.apply(lambda row: " and ".join(row.index[row]), axis=1)
+    batches = runs.set_index("run_id")["sequences"]
+    runs = runs[["run_id", "corpus", *facts.values(), "learning_rate"]]
     arms = arms[arms["seeds"] >= LEAST_SEEDS].merge(runs, on="run_id").assign(source=name)
     arms = arms.join(tuned.rename("tuned"), on=[*facts.values()])
+    arms["sequences"] = arms["against"].map(batches)
     arms["tuned"] = arms["tuned"].where(arms["arm"].isin(asked["arm"]), "")
     arms = arms.round({"gain": 5, "deviation": 5}).astype(dict.fromkeys(facts.values(), float))
     return list(rows_of(arms[list(COLUMNS)]))

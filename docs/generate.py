@@ -28,8 +28,8 @@ from tst_study.paper_figures.report import sections
 from tst_study.paper_figures.table import markdown_grid
 from tst_study.text import big
 
-DOCS, SECOND, THIRD = Path(__file__).parent, "what-does-the-work", "tuned"
-"""The folder of the documentation; the second and third campaigns' archives in `docs/records/`."""
+DOCS, SECOND, THIRD, FOURTH = Path(__file__).parent, "what-does-the-work", "tuned", "batch"
+"""The folder of the documentation; the later campaigns' archives in `docs/records/`."""
 METHODS = ("moderated", "paired")
 """The methods that `coverage_of_verdicts` sets side by side."""
 
@@ -157,6 +157,8 @@ BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("research/campaign.md", "verdicts of parts", lambda: verdicts(SECOND)),
     ("research/campaign.md", "arms of tuned", lambda: arms(THIRD)),
     ("research/campaign.md", "verdicts of tuned", lambda: verdicts(THIRD)),
+    ("research/campaign.md", "arms of batch", lambda: arms(FOURTH)),
+    ("research/campaign.md", "verdicts of batch", lambda: verdicts(FOURTH)),
     ("research/coverage.md", "verdict coverage", coverage_of_verdicts),
     ("research/campaign.md", "verdicts", lambda: verdicts("campaign")),
 )

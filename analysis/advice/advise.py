@@ -367,6 +367,7 @@ class _Screen:
         run, setting = self.run, self.run.setting
         place = settings(run.size, run.tokens, setting.bag_size, setting.step_ratio)
         output_only = [row for row in published.evidence()["own"] if row["arm"] == OUTPUT_ONLY]
+        largest = max(row["params"] for row in output_only)
         sizes = [f"{big(one.run.size)} × {big(one.run.tokens)}" for one in self.measured]
         parts = zip(["known before", *sizes], self.weights, strict=False)
         environment = Environment(undefined=StrictUndefined)
@@ -389,7 +390,7 @@ class _Screen:
                 "lost": run.lost(setting),
                 "ours": run.ours,
                 "plain": own_arm(),
-                "larger": max(output_only, key=lambda row: float(row["params"])),
+                "larger": [row for row in output_only if row["params"] == largest],
                 "large_bag": own_arm("s = 16, r = 0.25"),
                 "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
                 "tuning": 2 * len(RATES),

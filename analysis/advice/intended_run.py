@@ -216,7 +216,9 @@ class IntendedRun:
     def regime(self) -> str:
         """The name of the evidence for the advised setting, a key of `REGIMES`."""
         if self.is_ours and self.setting == self.first:
-            tuned = {"": "untuned", "rate": "rate tuned"}.get(self.ours["tuned"], "tuned")
+            tuned = {"": "untuned", "batch and rate": "tuned"}.get(
+                self.ours["tuned"], "partly tuned"
+            )
             low, high = own_gain(self.ours).low or 0, own_gain(self.ours).high or 0
             is_none = high < self.worth_of_steps(LONGER)
             return f"ours, {tuned if low > 0 else 'no gain' if is_none else 'not shown'}"
@@ -367,11 +369,13 @@ class IntendedRun:
 
 @functools.cache
 def own_rows(corpus: str) -> pd.DataFrame:
-    """Return the rows of the evidence for our campaigns on a corpus, those with the most seeds, and
-    of these the latest, last; `size` is `params` again."""
+    """Return the rows of the evidence for our campaigns on a corpus, those over the better of
+    several batches last, of these those with the most seeds, and of these the latest. `size` is
+    `params` again, and `batch` says whether several batches were tried."""
     rows = pd.DataFrame(published.evidence()["own"])
-    rows = rows[rows["corpus"] == corpus].sort_values("seeds", kind="stable")
-    return rows.assign(size=rows["params"])
+    rows = rows.assign(size=rows["params"], batch=rows["tuned"].str.contains("batch"))
+    rows = rows[rows["corpus"] == corpus]
+    return rows.sort_values(["batch", "seeds"], kind="stable")
 
 
 def own_arm(label: str = PLAIN, corpus: str = OWN_CORPUS) -> dict[str, Any]:

@@ -132,7 +132,7 @@ CASES = [
     ("230k 10M", "ours, no gain", OUTPUT_ONLY, "lost: −0.006"),
     ("230k 29M", "ours, untuned", PLAIN, "at 232k parameters no form is"),
     ("1M 10M", "ours, no gain", PLAIN, "0.25 lost: −0.012"),
-    ("1.1M 50M", "ours, rate tuned", OUTPUT_ONLY, "(at 32 sequences, batch not tuned)"),
+    ("1.1M 50M", "ours, partly tuned", OUTPUT_ONLY, "gained 0.004 [0.001, 0.007] nats in our"),
     ("20M 1B", "nobody", USUAL, "Nobody knows"),
     ("8B 15T", "nobody", USUAL, "run is 13 times larger and 72 times longer than"),  # than 210B
     ("1T 15T active=30B", "nobody", MOE, "only published mixture (10B-A1B, 1.43B active"),
@@ -207,7 +207,7 @@ def test_the_screen_quotes_the_paper_and_our_campaigns() -> None:
         "(the paper's 3B: 56%). Same text: the paper's 3B lost 0.036",
         "(the paper's 10B-A1B: 40%)",
         "The paper has two numbers, 0.033 and 0.049: the middle is the lower, brought to your",
-        "at 1.07M output only gained 0.012 (at 32 sequences, batch not tuned)",
+        "at 1.07M it gained 0.012 over a batch of 32 sequences, 0.004 over 64",
         "In our runs of 232k, unlike there, output only beat plain, and s = 16 lost",
         "s = 16 lost 0.025",
         "superposition won by 0.015",
@@ -685,7 +685,8 @@ def test_the_pairs_of_our_third_campaign_say_go() -> None:
     assert "gain 0.012 [0.010, 0.014] nats, more than the 0.0024 that count there" in first
     same_flops = advice.plans[1].loss
     assert same_flops is not None
-    assert -same_flops[0] == pytest.approx(0.012, abs=0.001)
+    # Our evidence of that size, over a better batch, is 0.004.
+    assert 0.004 < -same_flops[0] < 0.012
 
 
 def test_a_pilot_that_is_not_whole_is_not_looked_at(tmp_path: Path) -> None:
@@ -726,7 +727,8 @@ def pairs_of_sizes() -> list[tuple[tuple[float, float, float], ...]]:
     theirs = theirs.assign(gain=(theirs["gain"] + theirs["other"]) / 2)
     theirs = theirs[["size", "tokens", "gain"]]
     small, middle, large = (theirs.loc[f"{one}, 41.9B tokens"] for one in ("270M", "600M", "3B"))
-    ours = pd.DataFrame(published.evidence()["own"]).set_index(["params", "tokens", "arm"])["gain"]
+    ours = pd.DataFrame([row for row in published.evidence()["own"] if row["tuned"] != "batch"])
+    ours = ours.set_index(["params", "tokens", "arm"])["gain"]
     third = (231_872.0, 10_240_000.0), (1_066_368.0, 47_104_000.0)
     first = third[0], (1_066_368.0, 10_240_000.0)
     return [
