@@ -32,8 +32,9 @@ def points_of(runs: pd.DataFrame) -> pd.DataFrame:
     names = {"active_parameters": "params", "latent_tokens": "tokens", "nats_per_token": "loss"}
     numbers = dict.fromkeys(("params", "tokens", "flops", "loss"), float)
     points = runs.rename(columns=names).astype(numbers)
-    same = points.groupby(["group", "arm"], dropna=False)["flops"]
-    return points.assign(flops=same.transform(sizes_of, EQUAL_WITHIN))
+    least = points.groupby(["group", "arm"], dropna=False)["flops"].transform("min")
+    is_equal = points["flops"] <= (1 + EQUAL_WITHIN) * least
+    return points.assign(flops=points["flops"].mask(is_equal, least))
 
 
 def with_tokens(frame: pd.DataFrame) -> pd.DataFrame:
@@ -66,15 +67,15 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
     return kept
 
 
-def sizes_of(params: pd.Series, within: float = SAME_SIZE) -> Floats:
+def sizes_of(params: pd.Series) -> Floats:
     """Return the size of each run, in parameters.
 
     Sources count the parameters of one model a little differently. Starting from the smallest run,
-    all runs that are larger by at most the share `within` therefore get its size; the next larger
-    run starts the next size."""
+    all runs that are at most 2% larger therefore get its size; the next larger run starts the next
+    size."""
     sizes, smallest = params.to_numpy(dtype=float, copy=True), 0.0
     for place in np.argsort(sizes):
-        if sizes[place] > (1 + within) * smallest:
+        if sizes[place] > (1 + SAME_SIZE) * smallest:
             smallest = sizes[place]
         sizes[place] = smallest
     return sizes
