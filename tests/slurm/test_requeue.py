@@ -26,13 +26,15 @@ from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 MOVED = ("seconds_70", "seconds_10")
-TIMED = ("seconds_34", "deaf_2", "slow_40", "slow-start")
+TIMED = ("seconds_60", "deaf_2", "slow_40", "slow-start")
 
 
 @pytest.fixture(scope="module")
 def timed(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs whose time is up in the middle of them, beside the other tests: Slurm limits time in
-    minutes and looks at it twice a minute, so that the warning comes within 30 seconds."""
+    minutes and looks at it twice a minute, so that the warning comes within 30 seconds. A warning
+    during the start-up, or a late one, is followed by the end at 45 seconds, before the first run's
+    own."""
     root = tmp_path_factory.mktemp("timed")
     with entered(running_cluster):
         submit(seeded(*TIMED), root, profile(resources=Resources(time="1"), signal_seconds=59))
