@@ -171,9 +171,9 @@ def paired(record: str, name: str) -> list[dict[str, Any]]:
     ends = {"run_id": asked["run_ids"].str[0], "against": asked["run_ids"].str[-1]}
     asked = asked.assign(arm=asked["question"].map(ASKED), **ends)
     asked = asked[asked["arm"].notna()]
-    arms = pd.concat(
-        [settings[~settings["arm"].isin(asked["arm"])], asked], join="inner"
-    ).infer_objects()
+    settings = settings[~settings["arm"].isin(asked["arm"])]
+    # Numbers from questions are objects, which would not be rounded.
+    arms = pd.concat([settings, asked], join="inner").infer_objects()
     facts = {"active_parameters": "params", "latent_tokens": "tokens"}
     runs = runs.rename(columns=facts)
     of_batches = runs[runs["method"] == "baseline"].groupby([*facts.values(), "sequences"])

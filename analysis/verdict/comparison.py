@@ -7,6 +7,7 @@ that these cover are compared. Runs without seeds are compared unpaired. Interva
 from `analysis.verdict.decide`.
 """
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,11 +84,11 @@ class Comparison:
     lost: pd.DataFrame
     """Rows of runs that diverged, or that a person excluded, `labelled`."""
 
-    def is_unstable(self, runs: pd.DataFrame) -> bool:
-        """Return whether one of these runs is of a setting that is unstable, or whose baseline
-        is."""
-        unstable = self.table[self.table["verdict"].str.startswith("unstable")]
-        return bool(runs["run_id"].isin(unstable["run_ids"].explode()).any())
+    @functools.cached_property
+    def unstable(self) -> frozenset[str]:
+        """Ids of the runs of each setting that is unstable, or whose baseline is."""
+        rows = self.table[self.table["verdict"].str.startswith("unstable")]
+        return frozenset(rows["run_ids"].explode())
 
 
 def compare(

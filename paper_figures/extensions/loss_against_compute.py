@@ -118,7 +118,7 @@ def _measured(found: Comparison) -> list[Pair]:
     for _, family in points.groupby(list(SAME_BUT_LENGTH), dropna=False):
         for _, members, table in multipliers_of(family, losses=LOSSES):
             setting = SuperpositionSetting.of_row(next(rows_of(members)))
-            is_stable = not found.is_unstable(members)
+            is_stable = found.unstable.isdisjoint(members["run_id"])
             if setting.is_plain and is_stable and isinstance(table, pd.DataFrame):
                 panel = f"measured: {members['corpus'].iloc[0]}"
                 baselines = family[family["method"] == "baseline"]

@@ -108,7 +108,7 @@ def compute_answer(
     for label, family in zip(labels, families, strict=True):
         for name, members, table in multipliers_of(family, losses=3):
             note = table if isinstance(table, str) else table.attrs["note"]
-            if found.is_unstable(members):
+            if not found.unstable.isdisjoint(members["run_id"]):
                 note = "; ".join(filter(None, ("unstable, as runs diverged", note)))
             if note:
                 sentences.append(f"{label}, {name}: {note}.")
