@@ -252,14 +252,16 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
     counts_calls = pd.Series([run.log.axis in CALLS for run in runs], table.index)
     problems = [*dict.fromkeys(note for run in runs for note in run.log.notes)]
     problems += [f"{run.name}: {run.rewritten}" for run in runs if run.rewritten]
+    if len(high := table[table["nats_per_token"] > np.log(3e5)]):
+        losses = [f"{run['name']} ({run['nats_per_token']:.3g})" for run in rows_of(high)]
+        problems.append(
+            f"held-out losses above that of a guess among 300,000 words: {listed(losses, FEW)}; "
+            "if they are not in nats, give their unit, such as --unit nats_per_token=perplexity"
+        )
     for words, those in {
         "no held-out loss in {}: nothing can be compared without one at the last step; name it "
         "with --column nats_per_token=…": ~table["folder"].isin(tables.evaluations["folder"]),
         "diverged (loss not finite at the end): {}": table["state"] == "diverged",
-        "the held-out loss is above that of a guess among 300,000 words: {}; if it is no loss in "
-        "nats, give its unit, such as --unit nats_per_token=perplexity": (
-            table["nats_per_token"] > np.log(3e5)
-        ),
         "the log ends before the last step: {}; give --steps-from 0 where steps are counted from "
         "0, or correct `steps`": (table["state"] == "failed") & ~counts_calls,
         "the log ends before the last step: {}; its x axis counts calls of W&B's `log`, not steps: "
